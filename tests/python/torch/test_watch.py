@@ -19,7 +19,7 @@ import watch_ranks
 import watch_reference as reference
 from headgate.torch import gated_attention, linear_attention, watch
 from headgate.torch.watch import statistics
-from headgate.torch.watch.call import Call, geometry_of
+from headgate.torch.watch.call import AttentionCall, geometry_of
 from headgate.torch.watch.figures import FIGURES
 from headgate.torch.watch.linear import hidden_weights, sample_of
 
@@ -307,7 +307,7 @@ def test_packed_linear_attention_rows_and_empty_last_sequence_equal_sequences_ap
         part = {name: x[b : b + 1, first:last] if isinstance(x, torch.Tensor) else x for name, x in given.items()}
         apart = hidden_weights({**part, "cu_seqlens": None}, torch.arange(last - first))
         assert close(found[b, :, first:last, first:last], apart[0])
-    counted = sample_of(call, None, []).but_first
+    counted = sample_of(call, None, []).after_first
     assert [at.tolist() for at in (~counted).nonzero()] == [[0, 0], [0, 3], [1, 0]]
 
 
@@ -360,18 +360,18 @@ def calls():
     keys[1, :, :, :6] = False
     begins = torch.tensor([0, 7, 40, 63, 80])
     return {
-        "causal": Call(q, k, causal=True),
-        "window": Call(q, k, causal=True, window=9),
-        "padding": Call(q, k, causal=True, mask=keys),
-        "encoder": Call(q, k, mask=keys, kind="bidirectional"),
-        "sinks": Call(q, k, causal=True, sinks=torch.randn(Hq)),
-        "sinks of each query": Call(q, k, causal=True, sinks=torch.randn(B, Hq, T)),
-        "packed, sinks of each query": Call(q, k, causal=True, cu_seqlens=begins, sinks=torch.randn(1, Hq, T)),
-        "softcap and bias": Call(q, k, causal=True, softcap=3.0, bias=torch.randn(1, Hq, T, T)),
-        "packed": Call(q, k, causal=True, cu_seqlens=begins),
-        "mask": Call(q, k, mask=(torch.rand(B, 1, T, T) < 0.7).tril() | torch.eye(T, dtype=torch.bool)),
-        "f64": Call(q.double(), k.double(), causal=True),
-        "bf16": Call(q.bfloat16(), k.bfloat16(), causal=True),
+        "causal": AttentionCall(q, k, causal=True),
+        "window": AttentionCall(q, k, causal=True, window=9),
+        "padding": AttentionCall(q, k, causal=True, mask=keys),
+        "encoder": AttentionCall(q, k, mask=keys, kind="bidirectional"),
+        "sinks": AttentionCall(q, k, causal=True, sinks=torch.randn(Hq)),
+        "sinks of each query": AttentionCall(q, k, causal=True, sinks=torch.randn(B, Hq, T)),
+        "packed, sinks of each query": AttentionCall(q, k, causal=True, cu_seqlens=begins, sinks=torch.randn(1, Hq, T)),
+        "softcap and bias": AttentionCall(q, k, causal=True, softcap=3.0, bias=torch.randn(1, Hq, T, T)),
+        "packed": AttentionCall(q, k, causal=True, cu_seqlens=begins),
+        "mask": AttentionCall(q, k, mask=(torch.rand(B, 1, T, T) < 0.7).tril() | torch.eye(T, dtype=torch.bool)),
+        "f64": AttentionCall(q.double(), k.double(), causal=True),
+        "bf16": AttentionCall(q.bfloat16(), k.bfloat16(), causal=True),
     }
 
 
@@ -384,7 +384,7 @@ def test_blocks_in_pytorch_equal_kernels(name, monkeypatch):
     kernels = statistics.statistics_of(call, geometry, wanted)
     blocks = statistics.by_blocks(call, geometry, wanted)
     assert kernels.keys() == blocks.keys() == {"lse", *wanted}
-    kept = geometry.counted[:, None].expand_as(blocks["lse"])
+    kept = geometry.after_first[:, None].expand_as(blocks["lse"])
     for key in kernels:
         assert torch.allclose(kernels[key][kept], blocks[key][kept], rtol=1e-4, atol=2e-5), key
 
@@ -394,7 +394,7 @@ def test_blocks_in_pytorch_equal_kernels(name, monkeypatch):
 def test_statistics_of_keys_beside_a_large_sink_equal_those_without(sink, dtypes, monkeypatch):
     monkeypatch.setattr(statistics, "KERNEL_DTYPES", dtypes)
     q, k = torch.randn(2, 4, 40, 16), torch.randn(2, 2, 40, 16)
-    plain, call = Call(q, k, causal=True), Call(q, k, causal=True, sinks=torch.full((4,), sink))
+    plain, call = AttentionCall(q, k, causal=True), AttentionCall(q, k, causal=True, sinks=torch.full((4,), sink))
     expected, found = (
         statistics.statistics_of(x, geometry_of(x), {"distance", "entropy_of_keys"}) for x in (plain, call)
     )

@@ -18,8 +18,8 @@ import models
 from headgate.torch import gated_attention, observers, watch
 from headgate.torch.packed_rows import begins_of
 from headgate.torch.watch import gates
-from headgate.torch.watch.call import Call, geometry_of, sequence_numbers
-from headgate.torch.watch.masks import recognised
+from headgate.torch.watch.call import AttentionCall, geometry_of, sequence_numbers
+from headgate.torch.watch.masks import find_rules
 from headgate.torch.watch.sample import AttentionSample, TokenVectors
 
 FIRST = "first_token_attention"
@@ -105,7 +105,7 @@ def test_default_device_does_not_change_where_masks_and_packed_rows_are_read():
     visible, numbers = torch.ones(2, 1, 5, 7, dtype=torch.bool).tril(2), torch.tensor([[0, 0, 1], [0, 1, 1]])
     compiled = torch.compile(begins_of, backend="eager")
     with torch.device("meta"):
-        rules, begins = recognised(visible, None, 5, 7, None), compiled(numbers)
+        rules, begins = find_rules(visible, None, 5, 7, None), compiled(numbers)
     assert rules.causal and rules.mask is None
     assert begins.device.type == "cpu" and begins.unique().tolist() == [0, 2, 3, 4, 6]
 
@@ -179,17 +179,19 @@ def test_sequence_of_padding_alone_counts_nowhere():
 
 def test_causality_and_window_beside_a_mask_of_pairs_hide_keys():
     T, q = 8, torch.randn(1, 2, 8, 8)
-    found = geometry_of(Call(q, q, causal=True, window=3, mask=torch.ones(1, 1, T, T, dtype=torch.bool)))
-    plain = geometry_of(Call(q, q, causal=True, window=3))
+    found = geometry_of(AttentionCall(q, q, causal=True, window=3, mask=torch.ones(1, 1, T, T, dtype=torch.bool)))
+    plain = geometry_of(AttentionCall(q, q, causal=True, window=3))
     assert torch.equal(found.sees_first, plain.sees_first) and found.sees_first.sum() == 3
-    whole = geometry_of(Call(q, q, causal=True, mask=torch.ones(1, 1, T, T, dtype=torch.bool).triu(-T).tril(2)))
+    whole = geometry_of(
+        AttentionCall(q, q, causal=True, mask=torch.ones(1, 1, T, T, dtype=torch.bool).triu(-T).tril(2))
+    )
     assert whole.keys.tolist() == [list(range(1, T + 1))]
 
 
 def test_window_of_one_query_beside_padding_hides_the_first_key():
     k, mask = torch.randn(2, 2, 8, 8), torch.ones(2, 1, 1, 8, dtype=torch.bool)
     mask[0, ..., :4] = False
-    found = geometry_of(Call(k[:, :, -1:], k, causal=True, window=4, mask=mask))
+    found = geometry_of(AttentionCall(k[:, :, -1:], k, causal=True, window=4, mask=mask))
     assert found.sees_first.tolist() == [[True], [False]]
 
 
@@ -211,7 +213,7 @@ def test_nan_in_padding_reaches_no_figure():
         with watch(model, "all", gates={"g": lambda out: out.unflatten(-1, (4, 8))}) as seen:
             model(given, attention_mask=mask)
         heads = given.unflatten(-1, (4, 8)).transpose(1, 2)
-        call = Call(heads, heads, causal=True, mask=mask[:, None, None])
+        call = AttentionCall(heads, heads, causal=True, mask=mask[:, None, None])
         sample = AttentionSample(call, geometry_of(call), {})
         powers = TokenVectors(given[:, None], mask, mask).powers(mask)
         found.append([seen.layers, sample.norm_ratio(heads)[0].tolist(), [x.tolist() for x in powers]])
@@ -249,7 +251,7 @@ def test_listed_first_key_in_a_cache_that_dropped_nothing_is_seen():
     listed[..., [0, 3]] = True
     rules = {"causal": True, "window": 8, "listed": listed}
     q, k = torch.randn(1, 2, 2, 8), torch.randn(1, 2, 6, 8)
-    kept, dropped = (geometry_of(Call(q, k, positions=torch.tensor([[p, p + 1]]), **rules)) for p in (4, 5))
+    kept, dropped = (geometry_of(AttentionCall(q, k, positions=torch.tensor([[p, p + 1]]), **rules)) for p in (4, 5))
     assert kept.sees_first.tolist() == [[True, True]] and kept.keys.tolist() == [[2, 2]]
     assert dropped.sees_first.tolist() == [[False, False]]
 
@@ -260,7 +262,7 @@ def test_keys_of_packed_bidirectional_rows_are_those_of_the_sequence():
     visible = torch.rand(B, 1, 1, T) < 0.7
     sequence = sequence_numbers(begins, B, T)
     same = sequence[:, :, None] == sequence[:, None]
-    found = geometry_of(Call(q, q, cu_seqlens=begins, mask=visible))
+    found = geometry_of(AttentionCall(q, q, cu_seqlens=begins, mask=visible))
     assert torch.equal(found.keys, (same & visible[:, 0]).sum(-1))
 
 

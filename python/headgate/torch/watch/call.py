@@ -13,7 +13,7 @@ from torch import Tensor
 
 
 @dataclass
-class Call:
+class AttentionCall:
     """Holds the arguments of one attention call that determine its weights. Tensors are detached, except in override().
     """
 
@@ -40,8 +40,8 @@ class Call:
         if self.cross:
             self.kind = "cross"
 
-    def rules(self) -> dict[str, Any]:
-        """Converts the rules to arguments of headgate.attention_forward, except for cu_seqlens."""
+    def kernel_arguments(self) -> dict[str, Any]:
+        """Returns the rules as arguments of headgate.attention_forward, except for cu_seqlens."""
         rules: dict[str, Any] = {"scale": self.scale, "softcap": self.softcap}
         if self.causal:
             rules["causality"] = "causal"
@@ -73,10 +73,10 @@ class Geometry:
     b is B, or 1 if all rows of the batch have the same values. t is T, or 1 if all queries have the same values.
     """
 
-    own: Tensor  # (b,T): index of the key at each query's position; S, which is no key, in cross-attention
+    own_key: Tensor  # (b,T): index of the key at each query's position; S, which is no key, in cross-attention
     first: Tensor  # (b,t): first visible key of the query's sequence
-    real: Tensor  # (b,T) bool: whether the query is a real token, not padding
-    counted: Tensor  # (b,T) bool: whether the query is real and not the first token
+    not_padding: Tensor  # (b,T) bool: whether the query is a token, not padding
+    after_first: Tensor  # (b,T) bool: whether the query is a token, but not the first of its sequence
     sees_first: Tensor  # (b,T) bool: whether windows leave the first key visible
     keys: Tensor  # (b,T): number of visible keys
     sequence: Tensor | None = None  # (B,T): index of each token's sequence; None if each row is one sequence
@@ -88,7 +88,7 @@ def sequence_numbers(cu_seqlens: Tensor, B: int, T: int) -> Tensor:
     return torch.searchsorted(cu_seqlens[1:].contiguous(), tokens, right=True).view(B, T)
 
 
-def geometry_of(call: Call) -> Geometry:
+def geometry_of(call: AttentionCall) -> Geometry:
     """Derives the geometry of a call from its mask, its rules and the positions of its queries.
 
     Raises ValueError for packed cross-attention.
@@ -98,13 +98,14 @@ def geometry_of(call: Call) -> Geometry:
     found = _geometry_of(call)
     if call.positions is not None:  # query p sees the first key only if it has p + 1 visible keys
         found.sees_first = found.sees_first & (call.positions < found.keys)
-        found.counted, found.real = (x.expand_as(found.sees_first) for x in (found.counted, found.real))
+        found.after_first = found.after_first.expand_as(found.sees_first)
+        found.not_padding = found.not_padding.expand_as(found.sees_first)
     if call.listed is not None:
         found.keys = _visible(call, found, slice(None)).any(1).sum(-1)
     return found
 
 
-def _geometry_of(call: Call) -> Geometry:
+def _geometry_of(call: AttentionCall) -> Geometry:
     """Derives the geometry of a call from its mask and rules.
 
     - Self-attention with a T × T mask: a sequence begins at a token that sees itself but not the token before. A query
@@ -128,12 +129,12 @@ def _geometry_of(call: Call) -> Geometry:
     if call.cross or (dense and T != S):
         seen = torch.ones(1, 1, S, dtype=torch.bool, device=device) if mask is None else mask
         first = seen.any(1).int().argmax(-1, keepdim=True)
-        own = torch.full_like(t, S) if call.cross else S - 1 - seen.flip(-1).int().argmax(-1)
-        real = seen.any(-1)
+        own_key = torch.full_like(t, S) if call.cross else S - 1 - seen.flip(-1).int().argmax(-1)
+        not_padding = seen.any(-1)
         sees = seen.gather(-1, first[:, None].expand(-1, seen.shape[1], 1))[..., 0] & (at - first < near)
         b = seen.shape[0]
-        own, real, sees, keys = (x.expand(b, T) for x in (own, real, sees, seen.sum(-1)))
-        return Geometry(own, first, real, real & (own != first), sees, keys)
+        own_key, not_padding, sees, keys = (x.expand(b, T) for x in (own_key, not_padding, sees, seen.sum(-1)))
+        return Geometry(own_key, first, not_padding, not_padding & (own_key != first), sees, keys)
     sequence = None if call.cu_seqlens is None else sequence_numbers(call.cu_seqlens, B, T)
     if dense:
         if sequence is not None:
@@ -156,22 +157,22 @@ def _geometry_of(call: Call) -> Geometry:
         first = following.expand(B, S).gather(-1, begin)
     b = first.shape[0]
     at = at.expand(b, T).clamp_min(0)
-    real = visible.expand(b, S).gather(-1, at)
+    not_padding = visible.expand(b, S).gather(-1, at)
     # Without causality, the first visible key may follow the query.
-    counted = real & (at > first if call.causal else at != first)
+    after_first = not_padding & (at > first if call.causal else at != first)
     before = visible.expand(b, S).cumsum(-1)
     if call.causal:
         keys = before.gather(-1, at) - before.gather(-1, first.clamp_max(S - 1).expand(b, T)) + 1
         sees = at - first < near
     elif sequence is None:
-        keys, sees = before[:, -1:].expand(b, T), torch.ones_like(counted)
+        keys, sees = before[:, -1:].expand(b, T), torch.ones_like(after_first)
     else:
         of_begin = torch.zeros_like(begin).scatter_add(-1, begin, visible.expand(B, S).long())
-        keys, sees = of_begin.gather(-1, begin), torch.ones_like(counted)
-    return Geometry(at, first.clamp_max(S - 1), real, counted, sees, keys, sequence)
+        keys, sees = of_begin.gather(-1, begin), torch.ones_like(after_first)
+    return Geometry(at, first.clamp_max(S - 1), not_padding, after_first, sees, keys, sequence)
 
 
-def _visible(call: Call, geometry: Geometry, queries: Tensor | slice) -> Tensor | None:
+def _visible(call: AttentionCall, geometry: Geometry, queries: Tensor | slice) -> Tensor | None:
     """Returns a mask (B|1,Hq|1,R|1,S) of the keys that the chosen queries see. Returns None if they see all keys."""
     S, device = call.k.shape[2], call.q.device
     rows = torch.arange(call.q.shape[2], device=device)[queries]
@@ -191,7 +192,7 @@ def _visible(call: Call, geometry: Geometry, queries: Tensor | slice) -> Tensor 
     return visible
 
 
-def scores(call: Call, geometry: Geometry, queries: Tensor | slice) -> Tensor:
+def scores(call: AttentionCall, geometry: Geometry, queries: Tensor | slice) -> Tensor:
     """Returns the scores (B,Hq,R,S) of the chosen queries in f32 or better. Scores of hidden keys are -inf."""
     q, k = call.q[:, :, queries], call.k
     wide = torch.promote_types(q.dtype, torch.float32)
@@ -208,7 +209,7 @@ def scores(call: Call, geometry: Geometry, queries: Tensor | slice) -> Tensor:
     return found if visible is None else found.masked_fill(~visible, -math.inf)
 
 
-def scores_of_first(call: Call, geometry: Geometry) -> Tensor:
+def scores_of_first(call: AttentionCall, geometry: Geometry) -> Tensor:
     """Returns the score (B,Hq,T) of each query on the first key of its sequence, even if a window hides that key.
 
     If an indexer selected keys for a query but not the first key, the score is -inf.

@@ -26,7 +26,7 @@ class Figure:
 
     - read: returns the figure's values for a sample: one for each query (B,H,T), or sums (H) with their divisors. If
       `is_maximum`, returns the maximum of each head (H), with or without its place (H,3).
-    - of: key of another figure from whose values this figure is computed. Such a figure has no `read`.
+    - derived_from: key of another figure from whose values this figure is computed. Such a figure has no `read`.
     - finish: computes the figure from means of heads, which are pooled over calls.
     """
 
@@ -35,7 +35,7 @@ class Figure:
     formula: str
     read: Callable[[Any], Any] | None = None
     needs: tuple[str, ...] = ()  # names of statistics that statistics_of() computes
-    of: str | None = None
+    derived_from: str | None = None
     finish: Callable[[Tensor], Tensor] | None = None
     of_heads: bool = True
     is_maximum: bool = False
@@ -85,14 +85,14 @@ def _int8_figures(word: str, of: str, source: str, reader: Callable[[Callable[..
     one, each = f"int8_{word}_per_tensor", f"int8_{word}_per_token"
     scale = "with one scale, max abs(x) / 127, for each sequence"
     rows: tuple[tuple[str, str, Callable[[TokenVectors], Any]], ...] = (
-        (one, f"‖x - x̂‖ / ‖x‖ of {of}, x̂ rounded to int8 {scale}", lambda x: x.relative(x.errors, x.real)),
+        (one, f"‖x - x̂‖ / ‖x‖ of {of}, x̂ rounded to int8 {scale}", lambda x: x.relative(x.errors, x.not_padding)),
         (f"{one}_of_others", f"{one} of the tokens but the first, with the scale of all tokens",
-         lambda x: x.relative(x.errors, x.but_first)),
+         lambda x: x.relative(x.errors, x.after_first)),
         (f"{one}_without_first", f"{one} of the tokens but the first, with the scale of these",
-         lambda x: x.relative(x.errors_without_first, x.but_first)),
-        (each, f"{one} with a scale for each token", lambda x: x.relative(x.errors_per_token, x.real)),
+         lambda x: x.relative(x.errors_without_first, x.after_first)),
+        (each, f"{one} with a scale for each token", lambda x: x.relative(x.errors_per_token, x.not_padding)),
         (f"{each}_without_first", f"{each} of the tokens but the first",
-         lambda x: x.relative(x.errors_per_token, x.but_first)),
+         lambda x: x.relative(x.errors_per_token, x.after_first)),
     )  # fmt: skip
     heads = source == "attention"
     return [
@@ -132,7 +132,7 @@ FIGURES = (
         "sink_rate",
         "attention",
         f"share of heads whose own first_token_attention exceeds {SINK_THRESHOLD}; of a head 1 or 0",
-        of="first_token_attention",
+        derived_from="first_token_attention",
         finish=lambda heads: torch.where(heads.isnan(), heads, (heads > SINK_THRESHOLD).double()),
         of_first_token=True,
     ),
@@ -249,7 +249,7 @@ FIGURES = (
         "kurtosis",
         "block",
         "n Σ (x - m)⁴ / (Σ (x - m)²)² of the n entries of the residual stream, of all tokens and channels, with mean m",
-        read=lambda s: s.powers(s.real),
+        read=lambda s: s.powers(s.not_padding),
         finish=_kurtosis,
         of_heads=False,
         of_powers=True,
@@ -259,7 +259,7 @@ FIGURES = (
         "kurtosis_without_first",
         "block",
         "kurtosis without the first token of each sequence",
-        read=lambda s: s.powers(s.but_first),
+        read=lambda s: s.powers(s.after_first),
         finish=_kurtosis,
         of_heads=False,
         of_powers=True,
@@ -270,7 +270,7 @@ FIGURES = (
 BY_KEY = {figure.key: figure for figure in FIGURES}
 
 
-def chosen(figures: Any) -> tuple[Figure, ...]:
+def select_figures(figures: Any) -> tuple[Figure, ...]:
     """Returns the figures with the given keys. None selects the default figures, "all" selects all. Raises ValueError
     for an unknown key.
     """

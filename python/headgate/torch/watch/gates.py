@@ -93,7 +93,7 @@ def install(watch: "Watch", wrapped: Wrapped, given: dict[str, Callable[[Tensor]
 def _wrap_output(watch: "Watch", wrapped: Wrapped, attention: nn.Module, part: nn.Module, reader: Reader) -> None:
     def around(forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         out = forward(*args, **kwargs)
-        if watch.counts():
+        if watch.is_measuring():
             with torch.no_grad(), torch._C.DisableTorchFunction():
                 watch.store_gate(attention, reader.read(attention, out.detach()).sigmoid().transpose(1, 2))
         return out
@@ -104,7 +104,7 @@ def _wrap_output(watch: "Watch", wrapped: Wrapped, attention: nn.Module, part: n
 def _wrap_given(watch: "Watch", wrapped: Wrapped, name: str, function: Callable[[Tensor], Tensor]) -> None:
     def around(forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         out = forward(*args, **kwargs)
-        if watch.counts():
+        if watch.is_measuring():
             with torch.no_grad():
                 gate = function(out.detach() if isinstance(out, Tensor) else out)
             if gate.dim() != 4:
@@ -121,7 +121,7 @@ def _wrap_norm(watch: "Watch", wrapped: Wrapped, name: str, norm: nn.Module) -> 
     def around(forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         z = args[1] if len(args) > 1 else kwargs.get("gate")
         heads = watch.linear_heads.get(name)
-        if z is not None and heads is not None and watch.counts():
+        if z is not None and heads is not None and watch.is_measuring():
             with torch.no_grad(), torch._C.DisableTorchFunction():
                 word = getattr(norm, "activation", None) or getattr(norm, "gate_fn", "silu")
                 x = z.detach().reshape(heads[0], heads[1], heads[2], -1)

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from ...extras import require
 from . import gates as gate_readers
 from . import headgate_ops, linear, mha, sdpa, transformers
-from .call import Call, Geometry, geometry_of, scores
-from .figures import FIGURES, Figure, chosen
+from .call import AttentionCall, Geometry, geometry_of, scores
+from .figures import FIGURES, Figure, select_figures
 from .log import RunLog, evaluation_of
 from .masks import MaskCache
 from .sample import AttentionSample, TokenVectors
@@ -26,11 +26,12 @@ from .statistics import STATISTICS, statistics_of
 from .sums import LayerSums
 from .wrapping import Wrapped
 
-SEAMS = (transformers, sdpa, mha, headgate_ops, linear)
+INTEGRATIONS = (transformers, sdpa, mha, headgate_ops, linear)
+"""Modules whose install() makes a watch observe the attention calls of one library."""
 LOOKS_LIKE_ATTENTION = re.compile(r"att(entio)?n|deltanet", re.IGNORECASE)
 LOOKS_LIKE_CROSS_ATTENTION = re.compile(r"cross|encoder_attn|encdec|multihead_attn", re.IGNORECASE)
 CROSS_ARGUMENTS = ("key_value_states", "encoder_hidden_states", "cross_attention_states")
-MISSES = (ValueError, TypeError, RuntimeError, NotImplementedError, AttributeError, KeyError, IndexError)
+READ_ERRORS = (ValueError, TypeError, RuntimeError, NotImplementedError, AttributeError, KeyError, IndexError)
 """Errors that unexpected calls may raise while they are read. The handle then records why it does not measure the
 call."""
 PLACE = ("sequence", "token", "channel")
@@ -57,8 +58,9 @@ class Watch:
     ) -> None:
         model = getattr(model, "_orig_mod", model)  # of torch.compile
         self.model = model
-        self.figures: tuple[Figure, ...] = chosen(figures)
-        self._keys = {figure.of or figure.key for figure in self.figures} | {figure.key for figure in self.figures}
+        self.figures: tuple[Figure, ...] = select_figures(figures)
+        self._keys = {figure.key for figure in self.figures}
+        self._keys |= {figure.derived_from for figure in self.figures if figure.derived_from}
         self._needs = {need for figure in self.figures for need in figure.needs}
         self._queries = None if rows is None else _positions_of(rows)
         self._names: dict[nn.Module, str] = {}
@@ -107,8 +109,8 @@ class Watch:
             raise
 
     def _install(self) -> None:
-        for seam in SEAMS:
-            self._undo.callback(seam.install(self))
+        for integration in INTEGRATIONS:
+            self._undo.callback(integration.install(self))
         for module, name in self._names.items():
             if type(module).__module__.startswith("torch.nn.modules"):
                 continue
@@ -212,12 +214,12 @@ class Watch:
                 if is_outermost:
                     self._forget_pass()
             if block:
-                self.see_block(name, out)
+                self.observe_block(name, out)
             return out
 
         return around
 
-    def counts(self) -> bool:
+    def is_measuring(self) -> bool:
         """Returns whether attention calls are measured now. They are not measured in these cases:
 
         - while the watch is off
@@ -241,7 +243,7 @@ class Watch:
         Calls within the context are not measured.
         """
         layer = None
-        if self.counts():
+        if self.is_measuring():
             if module not in self._names:
                 module = self._stack[-1][0] if self._stack else None
             layer = None if module is None else Layer(self._names[module], module)
@@ -270,7 +272,7 @@ class Watch:
         """Records the reason why a call of a layer is not measured."""
         self._missed.setdefault(layer.name, str(why).strip().partition("\n")[0] or type(why).__name__)
 
-    def _geometry(self, call: Call) -> Geometry:
+    def _geometry(self, call: AttentionCall) -> Geometry:
         T, S = call.q.shape[2], call.k.shape[2]
         parts = (call.mask, call.listed, call.cu_seqlens, call.positions)
         key = (*map(id, parts), call.q.shape[0], T, S, call.causal, call.window, call.cross)
@@ -283,8 +285,8 @@ class Watch:
         self._ran.add(name)
 
     @torch.no_grad()
-    def described(self, layer: Layer, describe: Callable[[], Any]) -> Any:
-        """Returns the result of `describe` for an attention call. If it raises an error of MISSES, records the reason
+    def try_describe(self, layer: Layer, describe: Callable[[], Any]) -> Any:
+        """Returns the result of `describe` for an attention call. If it raises one of READ_ERRORS, records the reason
         and returns None.
         """
         self.seen_calls += 1
@@ -292,28 +294,30 @@ class Watch:
         try:
             with torch._C.DisableTorchFunction():
                 return describe()
-        except MISSES as error:
+        except READ_ERRORS as error:
             self.miss(layer, error)
             return None
 
     @torch.no_grad()
-    def add(self, layer: Layer, described: tuple[Call, Tensor | None] | None, own_lse: Tensor | None = None) -> None:
+    def record_attention(
+        self, layer: Layer, described: tuple[AttentionCall, Tensor | None] | None, own_lse: Tensor | None = None
+    ) -> None:
         """Adds the figures of a softmax attention call. own_lse is the log-sum-exp if Headgate's kernels have computed
         it.
         """
         if described is None:
             return
         try:
-            with plain(described[0].q.device.type):
+            with _plain_tensor_operations(described[0].q.device.type):
                 self._add_attention(layer, *described, own_lse)
-        except MISSES as error:
+        except READ_ERRORS as error:
             self.miss(layer, error)
 
-    def see(self, layer: Layer, describe: Callable[[], tuple[Call, Tensor | None]]) -> None:
+    def observe_attention(self, layer: Layer, describe: Callable[[], tuple[AttentionCall, Tensor | None]]) -> None:
         """Describes a softmax attention call, and adds its figures."""
-        self.add(layer, self.described(layer, describe))
+        self.record_attention(layer, self.try_describe(layer, describe))
 
-    def _add_attention(self, layer: Layer, call: Call, gate: Tensor | None, own_lse: Tensor | None) -> None:
+    def _add_attention(self, layer: Layer, call: AttentionCall, gate: Tensor | None, own_lse: Tensor | None) -> None:
         if call.q.numel() == 0 or call.k.numel() == 0:
             return
         geometry = self._geometry(call)
@@ -335,14 +339,14 @@ class Watch:
             elif isinstance(found, tuple):
                 sums.add(figure.key, *found)
             else:
-                sums.add_queries(figure.key, found, geometry.counted)
-        sums.add_hidden((geometry.counted & ~geometry.sees_first).sum())
+                sums.add_queries(figure.key, found, geometry.after_first)
+        sums.add_hidden((geometry.after_first & ~geometry.sees_first).sum())
         if gate is not None:
             self.add_gate(layer.name, "gate", gate)
         if self._queries is not None:
             self._add_rows(layer, call, geometry, statistics["lse"])
 
-    def _add_rows(self, layer: Layer, call: Call, geometry: Geometry, lse: Tensor) -> None:
+    def _add_rows(self, layer: Layer, call: AttentionCall, geometry: Geometry, lse: Tensor) -> None:
         T, S = call.q.shape[2], call.k.shape[2]
         at = self._queries.to(call.q.device) - (0 if call.cross else S - T)
         at = at[(at >= 0) & (at < T)]
@@ -354,15 +358,15 @@ class Watch:
         self.rows[layer.name] = found.exp().float()
 
     @torch.no_grad()
-    def see_linear(self, layer: Layer, describe: Callable[[], dict[str, Any]]) -> None:
+    def observe_linear(self, layer: Layer, describe: Callable[[], dict[str, Any]]) -> None:
         """Adds the figures of a linear attention call. `describe` returns the call as arguments of linear_attention."""
-        call = self.described(layer, describe)
+        call = self.try_describe(layer, describe)
         if call is None:
             return
         try:
-            with plain(call["q"].device.type):
+            with _plain_tensor_operations(call["q"].device.type):
                 self._add_linear(layer, call)
-        except MISSES as error:
+        except READ_ERRORS as error:
             self.miss(layer, error)
 
     def _add_linear(self, layer: Layer, call: dict[str, Any]) -> None:
@@ -374,7 +378,7 @@ class Watch:
         sums = self._sums.setdefault(layer.name, LayerSums("linear"))
         for figure in self.figures:
             if figure.source == "linear" and figure.read is not None and sample.statistics.keys() >= set(figure.needs):
-                counted = sample.but_first if figure.needs else sample.real
+                counted = sample.after_first if figure.needs else sample.not_padding
                 sums.add_queries(figure.key, figure.read(sample), counted)
         if self._queries is not None and not linear.continues(call):
             at = self._queries[self._queries < T].to(call["q"].device)
@@ -418,18 +422,18 @@ class Watch:
                 sums.add(figure.key, values.sum((0, 2, 3), dtype=torch.float64), count)
 
     @torch.no_grad()
-    def see_block(self, name: str, out: Any) -> None:
+    def observe_block(self, name: str, out: Any) -> None:
         """Adds the figures of a block's output."""
-        if not self.counts():
+        if not self.is_measuring():
             return
         x = out[0] if isinstance(out, (tuple, list)) and out else getattr(out, "last_hidden_state", out)
         wanted = [figure for figure in self.figures if figure.source == "block"]
         if not wanted or not isinstance(x, Tensor) or x.dim() != 3 or x.numel() == 0:
             return
         try:
-            with plain(x.device.type):
+            with _plain_tensor_operations(x.device.type):
                 self._add_block(name, x.detach(), wanted)
-        except MISSES as error:
+        except READ_ERRORS as error:
             self.miss(Layer(name, self._blocks[name]), error)
 
     def _add_block(self, name: str, x: Tensor, wanted: list[Figure]) -> None:
@@ -439,15 +443,15 @@ class Watch:
             x = x.to_padded_tensor(0.0)
             real = torch.arange(x.shape[1], device=x.device) < lengths[:, None]
         geometry = self._last
-        if real is None and geometry is not None and geometry.real.shape[1] == x.shape[1]:
-            real, first = geometry.real, geometry.own == geometry.first
+        if real is None and geometry is not None and geometry.not_padding.shape[1] == x.shape[1]:
+            real, first = geometry.not_padding, geometry.own_key == geometry.first
         elif real is None and (padding := self._padding_for(*x.shape[:2])) is not None:
             real = padding
             first = real & (real.cumsum(-1) == 1)
         if real is None:
             real = torch.ones(1, x.shape[1], dtype=torch.bool, device=x.device)
-        but_first = real & ~(torch.arange(x.shape[1], device=x.device) == 0 if first is None else first)
-        sample = TokenVectors(x[:, None], real, but_first)
+        after_first = real & ~(torch.arange(x.shape[1], device=x.device) == 0 if first is None else first)
+        sample = TokenVectors(x[:, None], real, after_first)
         sums = self._sums.setdefault(name, LayerSums("block"))
         for figure in wanted:
             (sums.add_maximum if figure.is_maximum else sums.add)(figure.key, *figure.read(sample))
@@ -481,7 +485,7 @@ class Watch:
         None.
         """
         sums = self._sums[name]
-        key = figure.of or figure.key
+        key = figure.derived_from or figure.key
         if figure.is_maximum:
             heads = sums.maxima.get(key)
             return (None, None) if heads is None else (heads.cpu(), heads.max().item())
@@ -497,7 +501,7 @@ class Watch:
         layer = (total.sum() / count.sum())[None]
         if figure.finish is not None:
             heads = figure.finish(heads)
-            layer = heads.nanmean()[None] if figure.of else figure.finish(layer)
+            layer = heads.nanmean()[None] if figure.derived_from else figure.finish(layer)
         value = layer.item()
         return heads, None if value != value else value
 
@@ -534,7 +538,7 @@ class Watch:
 
     def _add_figure(self, row: dict[str, Any], figure: Figure, name: str) -> None:
         sums = self._sums[name]
-        if (figure.of or figure.key) not in sums.sums and figure.key not in sums.maxima:
+        if (figure.derived_from or figure.key) not in sums.sums and figure.key not in sums.maxima:
             return
         row[figure.key] = self._values(name, figure)[1]
         if figure.key in sums.places:
@@ -646,7 +650,7 @@ def in_backward() -> bool:
 
 
 @contextlib.contextmanager
-def plain(device_type: str) -> Iterator[None]:
+def _plain_tensor_operations(device_type: str) -> Iterator[None]:
     """Turns off autocast and __torch_function__ within a `with` block. The latter affects modes and tensor subclasses.
     """
     with contextlib.ExitStack() as stack:

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from .. import observers
 from ..key_lists import KeyLists
-from .call import Call
-from .masks import recognised, split_bias
+from .call import AttentionCall
+from .masks import find_rules, split_bias
 from .transformers import gate_of
 
 if TYPE_CHECKING:
@@ -31,14 +31,14 @@ def install(watch: "Watch") -> Callable[[], None]:
         with watch.observed() as layer:
             if layer is not None:
                 cross = watch.is_cross(layer.module)
-                watch.see(layer, lambda: call_of(cross, given, arguments))
+                watch.observe_attention(layer, lambda: call_of(cross, given, arguments))
 
     observers.ATTENTION.append(observer)
     return lambda: observers.ATTENTION.remove(observer)
 
 
-def call_of(cross: bool, given: dict[str, Any], arguments: dict[str, Any]) -> tuple[Call, Tensor | None]:
-    """Converts a call of gated_attention to a Call. Also returns the gate of its outputs."""
+def call_of(cross: bool, given: dict[str, Any], arguments: dict[str, Any]) -> tuple[AttentionCall, Tensor | None]:
+    """Converts a call of gated_attention to an AttentionCall. Also returns the gate of its outputs."""
     for name, value in arguments.items():
         if value is not None and name not in USED and not (name == "window_right" and value == -1):
             raise ValueError(f"argument '{name}' of gated_attention is not read")
@@ -82,7 +82,7 @@ def call_of(cross: bool, given: dict[str, Any], arguments: dict[str, Any]) -> tu
     if rules["causal"] or begins is not None:
         rules |= {"mask": visible, "bias": bias}
     else:
-        rules |= recognised(visible, bias, T, S, None)._asdict()
+        rules |= find_rules(visible, bias, T, S, None)._asdict()
     if arguments.get("sinks") is not None:
         sinks = arguments["sinks"].detach()
         rules["sinks"] = sinks[None] if sinks.dim() == 2 else sinks
@@ -90,6 +90,5 @@ def call_of(cross: bool, given: dict[str, Any], arguments: dict[str, Any]) -> tu
     z = given.get("gate")
     gate = gate_of({**arguments, "gate": z if z is None or z.dim() == 4 else z[None], "layout": layout})
     cross = cross or (T != S and kind != "causal")
-    return Call(
-        q, k, v, scale=arguments.get("scale"), softcap=arguments.get("softcap", 0.0), cross=cross, kind=kind, **rules
-    ), gate
+    scale, softcap = arguments.get("scale"), arguments.get("softcap", 0.0)
+    return AttentionCall(q, k, v, scale=scale, softcap=softcap, cross=cross, kind=kind, **rules), gate

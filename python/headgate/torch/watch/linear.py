@@ -35,7 +35,7 @@ def install(watch: "Watch") -> Callable[[], None]:
     def around(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         with watch.observed() as layer:
             if layer is not None:
-                watch.see_linear(layer, lambda: of_rule(function, args, kwargs))
+                watch.observe_linear(layer, lambda: of_rule(function, args, kwargs))
             return function(*args, **kwargs)
 
     for model in MODELS:
@@ -47,7 +47,7 @@ def install(watch: "Watch") -> Callable[[], None]:
     def observer(given: dict[str, Any], arguments: dict[str, Any]) -> None:
         with watch.observed() as layer:
             if layer is not None:
-                watch.see_linear(layer, lambda: of_operation(given, arguments))
+                watch.observe_linear(layer, lambda: of_operation(given, arguments))
 
     observers.LINEAR_ATTENTION.append(observer)
 
@@ -109,16 +109,16 @@ def sample_of(call: dict[str, Any], padding: Tensor | None, outputs: list[str]) 
     """Returns the sample of a call. padding (B,T) is true at real tokens. It may be None."""
     B, T = call["q"].shape[:2]
     device = call["q"].device
-    real = torch.ones(B, T, dtype=torch.bool, device=device) if padding is None else padding
-    first = real & (real.cumsum(-1) == 1)
+    not_padding = torch.ones(B, T, dtype=torch.bool, device=device) if padding is None else padding
+    first = not_padding & (not_padding.cumsum(-1) == 1)
     if call["cu_seqlens"] is not None:
         first = _first_tokens(call["cu_seqlens"], B, T).to(device)
-    but_first = real & ~first
+    after_first = not_padding & ~first
     if continues(call):
-        outputs, but_first = [], torch.zeros_like(real)
-    statistics = _statistics(call, real if padding is not None else None, outputs) if outputs else {}
+        outputs, after_first = [], torch.zeros_like(not_padding)
+    statistics = _statistics(call, not_padding if padding is not None else None, outputs) if outputs else {}
     decay, beta = (call[name].double().transpose(1, 2) for name in ("decay", "beta"))
-    return LinearSample(decay, beta[..., 0], statistics, real, but_first)
+    return LinearSample(decay, beta[..., 0], statistics, not_padding, after_first)
 
 
 def _first_tokens(cu_seqlens: Tensor, B: int, T: int) -> Tensor:
@@ -143,19 +143,19 @@ def arguments_of(call: dict[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any
     return tensors, {name: call[name] for name in ("scale", "l2_norm") if call[name] is not None}
 
 
-def _statistics(call: dict[str, Any], real: Tensor | None, outputs: list[str]) -> dict[str, Tensor]:
+def _statistics(call: dict[str, Any], not_padding: Tensor | None, outputs: list[str]) -> dict[str, Tensor]:
     """Returns statistics of the implicit attention weights, (B,Hv,T).
 
-    If `real` marks padding, packs only the real tokens. Results at padding are then 0.
+    If `not_padding` marks padding, packs only the real tokens. Results at padding are then 0.
     """
     if call["q"].device.type != "cpu":
         raise ValueError("the weights hidden in linear attention are computed for CPU tensors only")
     tensors, options = arguments_of(call)
     B, T = tensors["q"].shape[:2]
     begins = call["cu_seqlens"]
-    if begins is None and real is not None and not real.all():
-        begins = torch.nn.functional.pad(real.sum(-1).cumsum(0), (1, 0)).int()
-        tensors = {name: x[real][None] for name, x in tensors.items()}
+    if begins is None and not_padding is not None and not not_padding.all():
+        begins = torch.nn.functional.pad(not_padding.sum(-1).cumsum(0), (1, 0)).int()
+        tensors = {name: x[not_padding][None] for name, x in tensors.items()}
     elif begins is not None and B > 1:
         tensors = {name: x.flatten(0, 1)[None] for name, x in tensors.items()}
     if begins is not None:
@@ -166,7 +166,7 @@ def _statistics(call: dict[str, Any], real: Tensor | None, outputs: list[str]) -
         x = getattr(found, name)
         if begins is not None:  # (1,Hv,N)
             whole = x.new_zeros(x.shape[1], B * T)
-            kept = slice(None) if real is None or x.shape[2] == B * T else real.flatten()
+            kept = slice(None) if not_padding is None or x.shape[2] == B * T else not_padding.flatten()
             whole[:, kept] = x[0]
             x = whole.view(-1, B, T).transpose(0, 1)
         result[name] = x

@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 class Rules(NamedTuple):
-    """Expresses a mask by fields of Call. `mask` holds the part that the other fields cannot express.
+    """Expresses a mask by fields of AttentionCall. `mask` holds the part that the other fields cannot express.
 
     If that part is the same for all queries and heads, `mask` is (B|1,1,1,S).
     """
@@ -35,7 +35,7 @@ def split_bias(mask: Tensor) -> tuple[Tensor | None, Tensor | None]:
     return None if visible.all() else visible, bias if bias.any() else None
 
 
-def recognised(visible: Tensor | None, bias: Tensor | None, T: int, S: int, window: int | None) -> Rules:
+def find_rules(visible: Tensor | None, bias: Tensor | None, T: int, S: int, window: int | None) -> Rules:
     """Finds the rules that a mask (B|1,H|1,T|1,S), true for visible keys, follows.
 
     This reads the elements of the mask. Only masks on CPUs are analysed. Other masks are returned unchanged.
@@ -91,7 +91,7 @@ class MaskCache:
             given = mask.detach()[..., :S] if isinstance(mask, Tensor) else _dense(mask, T, S)
             given = given.reshape((1,) * (4 - given.dim()) + given.shape)
             visible, bias = (given, None) if given.dtype == torch.bool else split_bias(given)
-            self._found[key] = mask, recognised(visible, bias, T, S, window)
+            self._found[key] = mask, find_rules(visible, bias, T, S, window)
         return self._found[key][1]
 
     def clear(self) -> None:

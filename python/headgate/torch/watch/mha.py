@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .call import Call
-from .masks import Rules, recognised, split_bias
+from .call import AttentionCall
+from .masks import Rules, find_rules, split_bias
 from .wrapping import Wrapped
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def _around_attention(watch: "Watch", module: nn.MultiheadAttention) -> Callable
             if layer is not None:
                 named = inspect.signature(nn.MultiheadAttention.forward).bind(module, *args, **kwargs).arguments
                 named.pop("self")
-                watch.see(layer, lambda: (call_of(module, **named), None))
+                watch.observe_attention(layer, lambda: (call_of(module, **named), None))
             return forward(*args, **kwargs)
 
     return around
@@ -59,9 +59,9 @@ def _around_encoder(watch: "Watch", module: nn.Module, name: str) -> Callable[..
                 if layer is not None:
                     watch.ran(layer.name)
                     named = inspect.signature(nn.TransformerEncoderLayer.forward).bind(module, *args, **kwargs)
-                    watch.see(layer, lambda: (_of_encoder(module, **named.arguments), None))
+                    watch.observe_attention(layer, lambda: (_of_encoder(module, **named.arguments), None))
         if isinstance(module, nn.TransformerEncoderLayer):
-            watch.see_block(name, out)
+            watch.observe_block(name, out)
         return out
 
     return around
@@ -74,7 +74,7 @@ def _of_encoder(
     src_key_padding_mask: Tensor | None = None,
     is_causal: bool = False,
     **_: Any,
-) -> Call:
+) -> AttentionCall:
     if src.is_nested:  # nn.TransformerEncoder converts padded sequences to a nested tensor
         lengths = torch.tensor([len(x) for x in src.unbind()], device=src.device)
         src = src.to_padded_tensor(0.0)
@@ -93,8 +93,8 @@ def call_of(
     attn_mask: Tensor | None = None,
     average_attn_weights: bool = True,
     is_causal: bool = False,
-) -> Call:
-    """Converts a call of nn.MultiheadAttention to a Call, from its inputs and the module's projections.
+) -> AttentionCall:
+    """Converts a call of nn.MultiheadAttention to an AttentionCall, from its inputs and the module's projections.
 
     Boolean masks of nn.MultiheadAttention are true for hidden keys.
     """
@@ -130,6 +130,6 @@ def call_of(
         if more is not None:
             bias = more if bias is None else bias + more
     if visible is not None or bias is not None:
-        rules = recognised(visible, bias, T, S, None)
+        rules = find_rules(visible, bias, T, S, None)
     kind = "causal" if rules.causal else "bidirectional"
-    return Call(q, k, cross=cross, kind=kind, **rules._asdict())
+    return AttentionCall(q, k, cross=cross, kind=kind, **rules._asdict())

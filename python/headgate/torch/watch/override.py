@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from ..gates import GATE_FUNCTIONS
 from ..pending_gate import MATRIX, PARAMETER, pending_gate_of, store_pending_gate
-from .call import Call, geometry_of, scores
+from .call import AttentionCall, geometry_of, scores
 from .gates import DELTA_NET, GATED_NORM, READERS
 from .handle import LOOKS_LIKE_ATTENTION, Watch
 from .statistics import BLOCK_ELEMENTS
@@ -133,7 +133,7 @@ def _change_pending_gate(module: nn.Module, pending: dict[str, Any], own: list[C
     return gate, operation
 
 
-def _changed(y: Tensor, call: Call, change: Change, gate: tuple[Tensor, str] | None) -> Tensor:
+def _changed(y: Tensor, call: AttentionCall, change: Change, gate: tuple[Tensor, str] | None) -> Tensor:
     """Returns y (B,T,Hq,Dv) with new outputs for the heads that `change` selects.
 
     `gate` is the gate of a retrofitted module with its operation, "mul" or "add". It is None for other modules.
@@ -148,7 +148,7 @@ def _changed(y: Tensor, call: Call, change: Change, gate: tuple[Tensor, str] | N
     return torch.where(_heads(y, change, 2), new, y)
 
 
-def _attend(call: Call, change: Change) -> Tensor:
+def _attend(call: AttentionCall, change: Change) -> Tensor:
     """Computes attention (B,T,Hq,Dv) again, without the first token or with a sink logit, one block of queries at a
     time.
 
@@ -168,7 +168,7 @@ def _attend(call: Call, change: Change) -> Tensor:
             own = call.sink_rows(s.dtype)
             sinks.append((own if own.shape[-1] == 1 else own[..., rows])[..., None])
         if change.word == "no_first_token":
-            hidden = (key == first[:, rows, None]) & (geometry.own != first)[:, rows, None]
+            hidden = (key == first[:, rows, None]) & (geometry.own_key != first)[:, rows, None]
             s = s.masked_fill(hidden[:, None], -torch.inf)
         else:
             sinks.append(s.new_full((1, 1, 1, 1), change.value))

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .call import Call, Geometry
+from .call import AttentionCall, Geometry
 
 BLOCK_ELEMENTS = 1 << 20
 """Number of elements of token vectors that are rounded at the same time: 8 MiB in float64."""
@@ -20,7 +20,7 @@ BLOCK_ELEMENTS = 1 << 20
 class AttentionSample:
     """An attention call with its statistics. `gate` (B,Hq,T,1|Dv) is the gate of its outputs. None means unknown."""
 
-    call: Call
+    call: AttentionCall
     geometry: Geometry
     statistics: dict[str, Tensor]  # of statistics_of()
     gate: Tensor | None = None
@@ -51,7 +51,7 @@ class AttentionSample:
         x = self._at_queries(getattr(self.call, name))
         if x is None:
             return None
-        return self.once(name, lambda: TokenVectors(x, self.geometry.real, self.geometry.counted))
+        return self.once(name, lambda: TokenVectors(x, self.geometry.not_padding, self.geometry.after_first))
 
     def norm_ratio(self, x: Tensor | None) -> tuple[Tensor, Tensor] | None:
         """Returns, for each head of x (B,H,T,D), the sum over sequences of ‖x₀‖ / mean ‖x_j‖, and the number of
@@ -64,7 +64,7 @@ class AttentionSample:
         if x is None:
             return None
         norms = x.double().norm(dim=-1)
-        counted = self.geometry.counted.expand(len(x), -1)[:, None].expand_as(norms)
+        counted = self.geometry.after_first.expand(len(x), -1)[:, None].expand_as(norms)
         first = self.geometry.first.expand(len(x), x.shape[2])[:, None].expand_as(norms)
         total = torch.zeros_like(norms).scatter_add(-1, first, torch.where(counted, norms, 0.0))
         count = torch.zeros_like(norms).scatter_add(-1, first, counted.double())
@@ -80,20 +80,20 @@ class LinearSample:
     decay: Tensor
     beta: Tensor
     statistics: dict[str, Tensor]  # (B,Hv,T)
-    real: Tensor  # (B,T) bool: whether the token is real, not padding
-    but_first: Tensor  # (B,T) bool: whether the token is real and not the first of a sequence
+    not_padding: Tensor  # (B,T) bool
+    after_first: Tensor  # (B,T) bool: whether the token is no padding and not the first of its sequence
 
 
 @dataclass
 class TokenVectors:
     """Vectors x (B,H,T,D) of tokens: keys, values, or the output of a block with H = 1.
 
-    `real` (b,T) is false at padding. `but_first` (b,T) is also false at the first token of each sequence.
+    `not_padding` (b,T) is false at padding. `after_first` (b,T) is also false at the first token of each sequence.
     """
 
     x: Tensor
-    real: Tensor
-    but_first: Tensor
+    not_padding: Tensor
+    after_first: Tensor
 
     def powers(self, counted: Tensor) -> tuple[Tensor, Tensor]:
         """Returns the sums (4) of x, x², x³ and x⁴ over the tokens for which `counted` (b,T) is true. Also returns the
@@ -115,7 +115,7 @@ class TokenVectors:
         (H,3).
         """
         H, T = self.x.shape[1:3]
-        found = self._largest.masked_fill(~self.real[:, None], -math.inf).transpose(0, 1)
+        found = self._largest.masked_fill(~self.not_padding[:, None], -math.inf).transpose(0, 1)
         at = found.flatten(1).argmax(-1)
         head, sequence, token = torch.arange(H, device=at.device), at // T, at % T
         channel = self.x[sequence, head, token].abs().argmax(-1)
@@ -144,19 +144,19 @@ class TokenVectors:
         The scale is the largest magnitude of the tokens for which `scaled` (b,T) is true, divided by 127.
         """
         sizes = torch.where(scaled[:, None], self._largest, 0.0)
-        sequence = (self.real & ~self.but_first).cumsum(-1)[:, None].expand_as(sizes)  # index of the sequence
+        sequence = (self.not_padding & ~self.after_first).cumsum(-1)[:, None].expand_as(sizes)  # index of the sequence
         largest = sizes.new_zeros(*sizes.shape[:2], sizes.shape[2] + 1).scatter_reduce(-1, sequence, sizes, "amax")
         return self._squared_distances(largest.gather(-1, sequence) / 127)
 
     @cached_property
     def errors(self) -> Tensor:
         """The squared errors (B,H,T) of rounding to int8 with one scale for each sequence and head."""
-        return self._errors(self.real)
+        return self._errors(self.not_padding)
 
     @cached_property
     def errors_without_first(self) -> Tensor:
         """Like `errors`, but the first token of each sequence does not affect the scale."""
-        return self._errors(self.but_first)
+        return self._errors(self.after_first)
 
     @cached_property
     def errors_per_token(self) -> Tensor:

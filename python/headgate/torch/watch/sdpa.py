@@ -20,8 +20,8 @@ from torch.overrides import (
 )
 
 from ..checks import causal_bias_of
-from .call import Call
-from .masks import recognised, split_bias
+from .call import AttentionCall
+from .masks import find_rules, split_bias
 
 if TYPE_CHECKING:
     from .handle import Watch
@@ -60,7 +60,7 @@ class _Mode(TorchFunctionMode):
         with self.watch.observed() as layer:
             if layer is not None:
                 cross = self.watch.is_cross(layer.module)
-                self.watch.see(layer, lambda: (call_of(cross, *args, **(kwargs or {})), None))
+                self.watch.observe_attention(layer, lambda: (call_of(cross, *args, **(kwargs or {})), None))
             return function(*args, **(kwargs or {}))
 
 
@@ -85,8 +85,8 @@ def call_of(
     is_causal: bool = False,
     scale: float | None = None,
     enable_gqa: bool = False,
-) -> Call:
-    """Converts a call of scaled_dot_product_attention to a Call. Causality has top-left alignment."""
+) -> AttentionCall:
+    """Converts a call of scaled_dot_product_attention to an AttentionCall. Causality has top-left alignment."""
     q, k, v = (_of_4_dimensions(x.detach()) for x in (query, key, value))
     T, S = q.shape[2], k.shape[2]
     rules: dict[str, Any] = {"cross": cross or (T != S and not is_causal and T != 1)}
@@ -99,7 +99,7 @@ def call_of(
         if mask.shape[0] not in (1, q.shape[0]):
             raise ValueError(f"attn_mask has {mask.shape[0]} sequences beside {q.shape[0]}")
         visible, bias = (mask, None) if mask.dtype == torch.bool else split_bias(mask)
-        found = recognised(visible, bias, T, S, None)
+        found = find_rules(visible, bias, T, S, None)
         rules |= {**found._asdict(), "cross": cross or (rules["cross"] and not found.causal)}
     elif is_causal and S >= T:
         k, v = k[:, :, :T], v[:, :, :T]
@@ -107,7 +107,7 @@ def call_of(
     elif is_causal:
         rules["mask"] = torch.ones(1, 1, T, S, dtype=torch.bool, device=q.device).tril()
     kind = "causal" if rules.get("causal") or is_causal or T == 1 else "bidirectional"
-    return Call(q, k, v, scale=scale, kind=kind, **rules)
+    return AttentionCall(q, k, v, scale=scale, kind=kind, **rules)
 
 
 def _of_4_dimensions(x: Tensor) -> Tensor:

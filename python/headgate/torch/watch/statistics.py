@@ -14,7 +14,7 @@ from torch import Tensor
 import headgate
 
 from ..packed_rows import numbers_in_one_row, one_row
-from .call import Call, Geometry, scores
+from .call import AttentionCall, Geometry, scores
 
 BLOCK_ELEMENTS = 1 << 24
 """Limit on the number of scores in a block of queries: 64 MiB in float32."""
@@ -24,9 +24,9 @@ OF_KEYS = {"distance", "entropy_of_keys"}
 KERNEL_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
-def lse_by_kernel(call: Call, v: Tensor | None) -> Any:
+def lse_by_kernel(call: AttentionCall, v: Tensor | None) -> Any:
     """Computes an attention call. Returns lse in f64, (B,Hq,T) or packed (1,Hq,B·T). Also returns y if `v` is given."""
-    tensors, rules = [x for x in (call.q, call.k, v) if x is not None], call.rules()
+    tensors, rules = [x for x in (call.q, call.k, v) if x is not None], call.kernel_arguments()
     outputs = ["lse"] if v is None else ["y", "lse"]
     if call.cu_seqlens is None:
         return headgate.attention_forward(*tensors, outputs=outputs, **rules)
@@ -34,20 +34,22 @@ def lse_by_kernel(call: Call, v: Tensor | None) -> Any:
     return headgate.attention_forward(*rows, outputs=outputs, layout="bthd", **_packed(call, rules))
 
 
-def _packed(call: Call, rules: dict[str, Any]) -> dict[str, Any]:
+def _packed(call: AttentionCall, rules: dict[str, Any]) -> dict[str, Any]:
     begins = call.cu_seqlens.to(torch.int32)
     if "sinks" in rules and rules["sinks"].dim() > 1:
         rules = {**rules, "sinks": numbers_in_one_row(rules["sinks"], call.q.shape[0])}
     return {**rules, "cu_seqlens_q": begins, "cu_seqlens_k": begins}
 
 
-def _as_rows(x: Tensor, call: Call) -> Tensor:
+def _as_rows(x: Tensor, call: AttentionCall) -> Tensor:
     """Reshapes a result (1,Hq,B·T) of a packed call to (B,Hq,T). Returns other results unchanged."""
     B, _, T, _ = call.q.shape
     return x if call.cu_seqlens is None else x.view(x.shape[1], B, T).transpose(0, 1)
 
 
-def by_kernels(call: Call, geometry: Geometry, wanted: set[str], own_lse: Tensor | None = None) -> dict[str, Tensor]:
+def by_kernels(
+    call: AttentionCall, geometry: Geometry, wanted: set[str], own_lse: Tensor | None = None
+) -> dict[str, Tensor]:
     """Returns "lse" and those of "row_max", "entropy" and "distance" that are in `wanted`, each (B,Hq,T) in f64.
 
     own_lse is the log-sum-exp of the call if it is known: (B,Hq,T), or (1,Hq,B·T) for packed sequences. "distance"
@@ -55,7 +57,7 @@ def by_kernels(call: Call, geometry: Geometry, wanted: set[str], own_lse: Tensor
     causality.
     """
     if "distance" in wanted and call.q.element_size() < 4:  # 16-bit types would round large positions
-        call = Call(**{**call.__dict__, "q": call.q.float(), "k": call.k.float()})
+        call = AttentionCall(**{**call.__dict__, "q": call.q.float(), "k": call.k.float()})
     q, k = call.q, call.k
     S = k.shape[2]
     position = torch.arange(S, dtype=q.dtype)[None, None, :, None].expand(k.shape[0], k.shape[1], S, 1)
@@ -65,10 +67,10 @@ def by_kernels(call: Call, geometry: Geometry, wanted: set[str], own_lse: Tensor
     found = {"lse": _as_rows(own_lse, call)}
     if "distance" in wanted:
         y = out.y[..., 0] if call.cu_seqlens is None else _as_rows(out.y[..., 0].transpose(1, 2), call)
-        found["distance"] = geometry.own[:, None] - y.double()
+        found["distance"] = geometry.own_key[:, None] - y.double()
     names = [name for name in ("row_max", "entropy") if name in wanted]
     if names:
-        rules: dict[str, Any] = call.rules()
+        rules: dict[str, Any] = call.kernel_arguments()
         if call.cu_seqlens is not None:
             rules = {**_packed(call, rules), "layout": "bthd"}
             q, k = (one_row(x.transpose(1, 2)) for x in (q, k))
@@ -77,7 +79,7 @@ def by_kernels(call: Call, geometry: Geometry, wanted: set[str], own_lse: Tensor
     return found
 
 
-def by_blocks(call: Call, geometry: Geometry, wanted: set[str]) -> dict[str, Tensor]:
+def by_blocks(call: AttentionCall, geometry: Geometry, wanted: set[str]) -> dict[str, Tensor]:
     """Like by_kernels, but computes "distance" as the mean of |own - key|, which does not require causality."""
     B, Hq, T, _ = call.q.shape
     S, device = call.k.shape[2], call.q.device
@@ -106,12 +108,14 @@ def by_blocks(call: Call, geometry: Geometry, wanted: set[str]) -> dict[str, Ten
                 entropy = entropy - torch.where(of_sink == -math.inf, 0.0, of_sink.exp() * of_sink)
             parts["entropy"].append(entropy)
         if "distance" in wanted:
-            far = (geometry.own[:, None, rows, None] - key).abs().to(p.dtype)
+            far = (geometry.own_key[:, None, rows, None] - key).abs().to(p.dtype)
             parts["distance"].append((p * far).sum(-1) / p.sum(-1))
     return {name: torch.cat(part, -1).double() for name, part in parts.items()}
 
 
-def statistics_of(call: Call, geometry: Geometry, wanted: set[str], own_lse: Tensor | None = None) -> dict[str, Tensor]:
+def statistics_of(
+    call: AttentionCall, geometry: Geometry, wanted: set[str], own_lse: Tensor | None = None
+) -> dict[str, Tensor]:
     """Returns "lse" and those of "row_max", "entropy", "distance" and "entropy_of_keys" that are in `wanted`.
 
     Each is (B,Hq,T) in f64. own_lse is the log-sum-exp of the call if it is known.

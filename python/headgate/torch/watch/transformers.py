@@ -15,7 +15,7 @@ from ..gates import GATE_FUNCTIONS
 from ..key_lists import lists_of_index
 from ..pending_gate import pending_gate_of
 from ..precision import IMPLEMENTATIONS
-from .call import Call, both
+from .call import AttentionCall, both
 from .wrapping import Wrapped
 
 if TYPE_CHECKING:
@@ -45,11 +45,13 @@ def install(watch: "Watch") -> Callable[[], None]:
             with watch.observed(args[0] if args else kwargs["module"]) as layer:
                 if layer is None:
                     return function(*args, **kwargs)
-                described = watch.described(layer, lambda: call_of(watch, layer.module, name, function, args, kwargs))
+                described = watch.try_describe(
+                    layer, lambda: call_of(watch, layer.module, name, function, args, kwargs)
+                )
                 with observers.kept_lse() as kept:
                     out = function(*args, **kwargs)
                 own = kept[0] if name in IMPLEMENTATIONS and len(kept) == 1 else None
-                watch.add(layer, described, own)
+                watch.record_attention(layer, described, own)
                 return out
 
         return seen
@@ -84,8 +86,10 @@ def call_of(
     kwargs: dict[str, Any],
     *,
     detached: bool = True,
-) -> tuple[Call, Tensor | None]:
-    """Converts a call of the interface's function `name` to a Call. Also returns the gate of a retrofitted module."""
+) -> tuple[AttentionCall, Tensor | None]:
+    """Converts a call of the interface's function `name` to an AttentionCall. Also returns the gate of a retrofitted
+    module.
+    """
 
     def taken(x: Tensor) -> Tensor:
         return x.detach() if detached else x
@@ -141,7 +145,7 @@ def call_of(
     kind = "causal" if call.get("causal") or is_causal else "bidirectional"
     pending = pending_gate_of(module)
     gate = None if pending is None else gate_of(pending)
-    return Call(taken(q), taken(k), taken(v), kind=kind, **call), gate
+    return AttentionCall(taken(q), taken(k), taken(v), kind=kind, **call), gate
 
 
 def gate_of(arguments: dict[str, Any]) -> Tensor | None:

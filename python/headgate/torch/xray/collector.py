@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import headgate
 
-from ..watch.call import Call, Geometry, scores
+from ..watch.call import AttentionCall, Geometry, scores
 from ..watch.figures import Figure
 from ..watch.handle import Layer, Watch, _is_within
 from ..watch.linear import arguments_of, hidden_weights
@@ -113,7 +113,7 @@ class Collector(Watch):
 
         def around(forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             record = self.records.get(parent)
-            x = next(iter((*args, *kwargs.values())), None) if self.counts() else None
+            x = next(iter((*args, *kwargs.values())), None) if self.is_measuring() else None
             out = forward(*args, **kwargs)
             if isinstance(x, Tensor) and isinstance(out, Tensor):
                 with torch.no_grad():
@@ -158,7 +158,7 @@ class Collector(Watch):
         rows = max(1, min(MOST_QUERIES, BLOCK_ELEMENTS // (heads * self.tokens)))
         return list(torch.arange(self.tokens, device=device).split(rows))
 
-    def _add_rows(self, layer: Layer, call: Call, geometry: Geometry, lse: Tensor) -> None:
+    def _add_rows(self, layer: Layer, call: AttentionCall, geometry: Geometry, lse: Tensor) -> None:
         (B, H, T, _), S = call.q.shape, call.k.shape[2]
         if call.cross or not (B == 1 and T == S == self.tokens):
             self.unshown[layer.name] = "its keys are not the tokens of the text"
@@ -214,8 +214,8 @@ class Collector(Watch):
             own = gate.detach()[0].double()
             self.gate_records[name] = GateRecord(own.mean(-1), histogram(own), own.shape[-1])
 
-    def see_block(self, name: str, out: Any) -> None:
-        super().see_block(name, out)
+    def observe_block(self, name: str, out: Any) -> None:
+        super().observe_block(name, out)
         x = out[0] if isinstance(out, (tuple, list)) and out else getattr(out, "last_hidden_state", out)
         if isinstance(x, Tensor) and x.dim() == 3:
             self.channels = x.shape[-1]

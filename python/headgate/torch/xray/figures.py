@@ -10,20 +10,20 @@ ATTENTION, FIRST, SINK, LINEAR, ANY = "attention", "first token", "sink", "linea
 
 @dataclass(frozen=True)
 class Row:
-    """Describes a figure. `of` names figures of watch() that provide its values. The first one that a layer has is
-    used.
+    """Describes a figure. `watch_keys` names figures of watch() that provide its values. The first one that a layer
+    has is used.
     """
 
     key: str
     layers: str = ANY  # kind of layers that have the figure
     share: bool = False  # whether the figure is in [0,1] by definition
-    of: tuple[str, ...] = ()
+    watch_keys: tuple[str, ...] = ()
     levels: str = "model layer head"
     sentence: str = ""
 
-    def described(self) -> dict[str, object]:
+    def report_entry(self) -> dict[str, object]:
         """Returns the figure's entry in a report: its key, name, sentence, and whether it is a share."""
-        sentence = self.sentence or BY_KEY[self.of[0]].formula
+        sentence = self.sentence or BY_KEY[self.watch_keys[0]].formula
         sentence = sentence[0].upper() + sentence[1:] + ("" if sentence.endswith(".") else ".")
         return {"key": self.key, "name": self.key.replace("_", " "), "sentence": sentence, "share": self.share}
 
@@ -75,7 +75,7 @@ ROWS = (
         LINEAR,
         sentence="(Σ σ²)² / Σ σ⁴ of the singular values σ of the state after the last token, mean over value heads.",
     ),
-    Row("mean_distance", of=("mean_distance", "reach")),
+    Row("mean_distance", watch_keys=("mean_distance", "reach")),
     Row(
         "value_output_rank",
         sentence="How many directions W_v W_o of a head has: the effective rank e^H of its singular values.",
@@ -85,7 +85,7 @@ ROWS = (
         sentence="How many directions a head's output has over the text, after W_o: the effective rank of the product.",
     ),
 )
-WATCHED = list(dict.fromkeys(key for row in ROWS for key in row.of))
+WATCHED = list(dict.fromkeys(key for row in ROWS for key in row.watch_keys))
 """Figures that a report needs from watch()."""
 
 

@@ -85,7 +85,7 @@ def report_of(
     name = name or getattr(config, "_name_or_path", "") or type(model).__name__
     report = _Report(seen, seen_layers(seen), logits is not None)
     found = report.model(str(name), _losses(logits, ids[1:]), pieces_of(tokenizer, ids), tokenizer is not None)
-    rows = [row.described() for row in report.rows]
+    rows = [row.report_entry() for row in report.rows]
     return _xray_of(
         {"headgate": headgate.__version__, "version": VERSION, "text": source, "figures": rows, "models": [found]}
     )
@@ -307,13 +307,18 @@ class _Report:
             return layer.collected()[key]
         row = next(row for row in self.rows if row.key == key)
         module = layer.gate_name if key.startswith("gate_") else layer.name
-        of_figures = (self.seen.of_heads(module, figure) for figure in self.seen.figures if figure.key in row.of)
+        of_figures = (
+            self.seen.of_heads(module, figure) for figure in self.seen.figures if figure.key in row.watch_keys
+        )
         return next((heads for heads in of_figures if heads is not None), None)
 
     def _by_row(self, watched: Values) -> Values:
         """Returns the figures of watch() under their keys in the report."""
-        rows = (row for row in self.rows if row.of)
-        return {row.key: next((watched[key] for key in row.of if watched.get(key) is not None), None) for row in rows}
+        rows = (row for row in self.rows if row.watch_keys)
+        return {
+            row.key: next((watched[key] for key in row.watch_keys if watched.get(key) is not None), None)
+            for row in rows
+        }
 
     def _values(self, level: str, own: Values) -> Values:
         found = {row.key: _number(own.get(row.key)) for row in self.rows if level in row.levels}
