@@ -43,8 +43,7 @@ def _given(words: list[str]) -> argparse.Namespace | None:
 
 
 def _by_transformers(given: argparse.Namespace, refusal: str) -> Xray:
-    """Returns the X-ray of a model that transformers loads in f32. `refusal` is the reason why headgate.load() failed.
-    """
+    """Returns the X-ray of a model that transformers loads in f32. `refusal` is the reason why headgate.load() failed."""
     transformers: Any = require("transformers", f"{refusal}: an X-ray of it")
     from .torch import xray
 

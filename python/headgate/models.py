@@ -118,8 +118,7 @@ class Evaluation:
 
 @dataclass(frozen=True, repr=False)
 class Head:
-    """Attention of one head over T tokens. The gates and the square roots of weights are rounded to multiples of 1/255.
-    """
+    """Attention of one head over T tokens. The gates and the square roots of weights are rounded to multiples of 1/255."""
 
     map: np.ndarray  # (M,M), lower triangular: mean weight that queries in cell i give to keys in cell j
     received: np.ndarray  # (T): mean weight that each key receives from the queries that see it

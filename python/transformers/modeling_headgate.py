@@ -148,8 +148,7 @@ class Tokens:
         return self.known[key]
 
     def kept(self):
-        """Returns the padding mask (B,T) of these tokens, which is 0 at padding. Returns None if there is no padding.
-        """
+        """Returns the padding mask (B,T) of these tokens, which is 0 at padding. Returns None if there is no padding."""
         return None if self.attention_mask is None else self.attention_mask[:, -self.T :]
 
 

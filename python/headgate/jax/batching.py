@@ -189,8 +189,7 @@ def _share(x: VmapArray) -> FoldedArray:
 
 
 def _fold_scores(x: VmapArray, batch: int, wanted: bool) -> FoldedArray:
-    """Merges the examples into the batch dimension of an array (B|1,H|1,T|1,S). The array may lack leading dimensions.
-    """
+    """Merges the examples into the batch dimension of an array (B|1,H|1,T|1,S). The array may lack leading dimensions."""
     shape = (*(1,) * (4 - len(x.shape)), *x.shape)
     if not (x.batched or wanted) and shape[0] == 1:
         return _share(x)

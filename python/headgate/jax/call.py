@@ -98,8 +98,7 @@ def varying_axes(arrays: Any) -> frozenset[str]:
 
 
 def varying_like(arrays: Arrays, inputs: Arrays) -> Arrays:
-    """Marks each array as varying over all shard_map mesh axes over which any input varies. Returns the marked arrays.
-    """
+    """Marks each array as varying over all shard_map mesh axes over which any input varies. Returns the marked arrays."""
     axes = varying_axes(inputs.values())
     missing = {name: tuple(axes - varying_axes([x])) for name, x in arrays.items()}
     return {name: lax.pcast(x, missing[name], to="varying") if missing[name] else x for name, x in arrays.items()}

@@ -42,8 +42,7 @@ def _saved_outputs(call: Call, keeps_output: bool) -> tuple[str, ...]:
 
 
 def _sharded_like(x: jax.Array, gradient: jax.Array) -> jax.Array:
-    """Reshards a gradient to the sharding of x. On meshes with explicit axes, the sharding is part of an array's type.
-    """
+    """Reshards a gradient to the sharding of x. On meshes with explicit axes, the sharding is part of an array's type."""
     own = jax.typeof(x).sharding
     return gradient if jax.typeof(gradient).sharding == own else jax.sharding.reshard(gradient, own)
 

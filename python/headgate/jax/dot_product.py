@@ -99,8 +99,7 @@ def _scores(x: Any, keys: int) -> Any:
 
 
 def _window(size: Any) -> dict[str, Any]:
-    """Converts local_window_size to options of gated_attention. Refuses negative sizes, since -1 would mean no limit.
-    """
+    """Converts local_window_size to options of gated_attention. Refuses negative sizes, since -1 would mean no limit."""
     if size is None:
         return {}
     try:

@@ -117,8 +117,7 @@ class DeltaNetCache:
         self.state, self.convolution, self.length = state, convolution, length
 
     def _add(self, T: int, state: Tensor, convolution: list[Tensor | None], read: _Pass | None) -> None:
-        """Completes a pass. If `read` is None, truncate() can drop neither the tokens of this pass nor earlier tokens.
-        """
+        """Completes a pass. If `read` is None, truncate() can drop neither the tokens of this pass nor earlier tokens."""
         self._passes = [*self._passes, read] if read is not None else []
         while sum(each.T for each in self._passes[1:]) >= max(self.keep, 1):
             del self._passes[0]

@@ -169,8 +169,7 @@ class EagerOperation:
         return options
 
     def _has_gradients(self, named: Named, options: dict[str, Any]) -> bool:
-        """Returns whether every requested gradient can be computed. If one cannot, the general path raises the error.
-        """
+        """Returns whether every requested gradient can be computed. If one cannot, the general path raises the error."""
         operation = self.arguments
         for name in options:
             if operation.options[name].forward_only:

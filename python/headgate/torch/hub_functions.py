@@ -85,8 +85,7 @@ def _as_dtype_or_f32(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _without_autocast() -> Any:
-    """Returns a context without torch.autocast. transformers requires results in the input's dtype even under autocast.
-    """
+    """Returns a context without torch.autocast. transformers requires results in the input's dtype even under autocast."""
     return torch.autocast("cpu", enabled=False) if torch.is_autocast_enabled("cpu") else contextlib.nullcontext()
 
 
@@ -108,8 +107,7 @@ def _takes_rule(query: Tensor, key: Tensor, value: Tensor, g: Tensor, beta: Tens
 
 
 class RulePass(NamedTuple):
-    """Holds the inputs and options of a call of recurrent_rule, from which its final state can be recomputed.
-    """
+    """Holds the inputs and options of a call of recurrent_rule, from which its final state can be recomputed."""
 
     inputs: list[Tensor]  # q, k, v, decay and beta, (B,T,·,·)
     options: dict[str, Any]  # arguments of linear_attention

@@ -22,8 +22,7 @@ current_call = threading.local()
 
 
 def pending_gate_of(module: nn.Module) -> dict[str, Any] | None:
-    """Returns the gate arguments stored for this thread's call of an attention module. Returns None if none are stored.
-    """
+    """Returns the gate arguments stored for this thread's call of an attention module. Returns None if none are stored."""
     owner, arguments = getattr(current_call, "pending_gate", (None, None))
     return arguments if owner is module else None
 

@@ -55,8 +55,7 @@ class Rules(NamedTuple):
 
 
 class Block(NamedTuple):
-    """A block of work: a range of queries `q` and a range of keys `k`. Both are ranges of token indices within a shard.
-    """
+    """A block of work: a range of queries `q` and a range of keys `k`. Both are ranges of token indices within a shard."""
 
     q: Span
     k: Span
@@ -144,8 +143,7 @@ def _ring_shards(ring: Ring, visited_shards: int, shard: list[Tensor]) -> Iterat
 
 
 class _GradientReduction:
-    """Sums the gradients of keys and values around the ring. Each rank adds its part to the sum of the preceding ranks.
-    """
+    """Sums the gradients of keys and values around the ring. Each rank adds its part to the sum of the preceding ranks."""
 
     def __init__(self, ring: Ring, visited_shards: int):
         self.ring, self.visited_shards, self.done = ring, visited_shards, 0

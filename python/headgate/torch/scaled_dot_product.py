@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Implements scaled_dot_product_attention with the kernels of gated_attention. Arguments and semantics are PyTorch's.
-"""
+"""Implements scaled_dot_product_attention with the kernels of gated_attention. Arguments and semantics are PyTorch's."""
 
 import math
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack, cast
@@ -146,8 +145,7 @@ def refusal_of(
     scale: float | None,
     enable_gqa: bool,
 ) -> Refusal | Sizes:
-    """Returns the sizes of a call. Returns a Refusal if PyTorch rejects the call or if the kernels do not support it.
-    """
+    """Returns the sizes of a call. Returns a Refusal if PyTorch rejects the call or if the kernels do not support it."""
     dtype = query.dtype
     if dtype not in _DTYPES:
         return Refusal(RuntimeError, f"query is {dtype} but must be float32, float64, bfloat16 or float16")

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Defines Switch and Handle. A Switch makes Headgate compute functions of another library. A Handle counts the calls.
-"""
+"""Defines Switch and Handle. A Switch makes Headgate compute functions of another library. A Handle counts the calls."""
 
 import threading
 from collections import Counter

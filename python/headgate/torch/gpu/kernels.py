@@ -156,8 +156,7 @@ def _place_of_program(cu, length, H, n_sequences, tiles, BLOCK: tl.constexpr):
 
 @triton.jit
 def _visibility(n, t, s, key_lengths, query_offsets, left, right):
-    """Returns seen, low and high. Query i of sequence n sees the keys i + low to i + high among the first `seen` keys.
-    """
+    """Returns seen, low and high. Query i of sequence n sees the keys i + low to i + high among the first `seen` keys."""
     if query_offsets is None:
         shift = (n * 0 + s - t).to(tl.int64)
     else:
@@ -223,8 +222,7 @@ def _base_if_there(pointer, b, h, begin, stride_b, stride_h, stride_t):
 
 @triton.jit
 def _visible(rows, columns, seen, low, high, LEFT: tl.constexpr, RIGHT: tl.constexpr):
-    """Returns a mask that is true if the query in `rows` sees the key in `columns`. `rows` and `columns` are broadcast.
-    """
+    """Returns a mask that is true if the query in `rows` sees the key in `columns`. `rows` and `columns` are broadcast."""
     visible = (columns < seen) & (rows >= 0)
     if RIGHT:
         visible = visible & (columns <= rows + high)

@@ -14,8 +14,7 @@ from torch import Tensor
 
 @dataclass
 class AttentionCall:
-    """Holds the arguments of one attention call that determine its weights. Tensors are detached, except in override().
-    """
+    """Holds the arguments of one attention call that determine its weights. Tensors are detached, except in override()."""
 
     q: Tensor  # (B,Hq,T,D)
     k: Tensor  # (B,Hkv,S,D)

@@ -644,15 +644,13 @@ def _is_compiled(module: nn.Module) -> bool:
 
 
 def in_backward() -> bool:
-    """Returns whether a backward pass runs in this thread. During it, activation checkpointing computes layers again.
-    """
+    """Returns whether a backward pass runs in this thread. During it, activation checkpointing computes layers again."""
     return torch._C._current_graph_task_id() != -1
 
 
 @contextlib.contextmanager
 def _plain_tensor_operations(device_type: str) -> Iterator[None]:
-    """Turns off autocast and __torch_function__ within a `with` block. The latter affects modes and tensor subclasses.
-    """
+    """Turns off autocast and __torch_function__ within a `with` block. The latter affects modes and tensor subclasses."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(torch._C.DisableTorchFunction())
         if torch.amp.autocast_mode.is_autocast_available(device_type):

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pools the figures of a layer over calls, micro-batches and ranks. Nothing is copied from a device before scalars().
-"""
+"""Pools the figures of a layer over calls, micro-batches and ranks. Nothing is copied from a device before scalars()."""
 
 from dataclasses import dataclass, field
 

@@ -149,8 +149,7 @@ def call_of(
 
 
 def gate_of(arguments: dict[str, Any]) -> Tensor | None:
-    """Returns the gate (B,H,T,1|Dv) in the arguments of gated_attention. Returns None if there is no multiplied gate.
-    """
+    """Returns the gate (B,H,T,1|Dv) in the arguments of gated_attention. Returns None if there is no multiplied gate."""
     z = arguments.get("gate")
     if z is None or arguments.get("gate_op", "mul") != "mul":
         return None

@@ -79,8 +79,7 @@ def top_keys(received: Tensor) -> list[tuple[int, float]]:
 
 
 def histogram(gate: Tensor) -> Tensor:
-    """Returns counts (H,20) of gates (H,T,·) in equal bins of [0,1]. Gates outside of [0,1] count in the nearest bin.
-    """
+    """Returns counts (H,20) of gates (H,T,·) in equal bins of [0,1]. Gates outside of [0,1] count in the nearest bin."""
     bins = bins_of(gate).flatten(1)
     counts = torch.zeros(len(gate), BINS, dtype=torch.int64, device=gate.device)
     return counts.scatter_add_(1, bins, torch.ones_like(bins))
