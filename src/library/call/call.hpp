@@ -117,7 +117,7 @@ class Call {
     if (!given(arg)) fail("{} is required but absent", arg.name);
   }
 
-  /// Registers an input and checks its dtype, sizes and memory.
+  /// Checks an input's dtype, sizes and memory, and adds it to the list of arguments.
   void input(const Argument& arg, std::initializer_list<DType> dtypes) {
     check(arg, dtypes);
     inputs_.add(arg);
@@ -128,7 +128,8 @@ class Call {
     outputs_.add(arg);
   }
 
-  /// Checks a requested gradient. The input `of` must be present and have the shape and dtype of the gradient.
+  /// Checks a requested gradient `arg`. The input `of` to which it belongs must be present and have the same shape and
+  /// dtype.
   void gradient(const Argument& arg, const Argument& of) {
     if (!given(arg)) return;
     if (!of.view.present()) fail("{} is asked for but {} is absent", arg.name, of.name);
@@ -157,8 +158,8 @@ class Call {
     }
   }
 
-  /// Checks an optional vector of indices in [0, size). Error messages call the vector's shape `letters` and the size
-  /// `letter`.
+  /// Checks an optional vector of indices, each in [0, size). `letters` and `letter` are the names that error messages
+  /// use for the vector's shape and for `size`.
   void indices(const Argument& arg, const char* letters, const char* letter, std::int64_t size) {
     if (!given(arg)) return;
     input(arg, {DType::i32, DType::i64});
@@ -171,7 +172,7 @@ class Call {
     }
   }
 
-  /// Returns resolved(given_context). Error messages begin with the function's name.
+  /// Returns `given_context` with its defaults replaced, by resolved(). Error messages begin with the function's name.
   ExecutionContext context(const ExecutionContext& given_context) const {
     try {
       return resolved(given_context);
@@ -213,8 +214,8 @@ class Call {
     }
   }
 
-  /// Permits an update in place: the views named `output` and `input` may be equal. no_overlap() still refuses other
-  /// overlaps of these two views. Both must be registered under these names.
+  /// Permits an update in place: the arguments named `output` and `input` may be the same view. no_overlap() still
+  /// refuses them if they overlap but differ. Both arguments must be registered.
   void allow_in_place(const char* output, const char* input) {
     in_place_output_ = output;
     in_place_input_ = input;
@@ -260,8 +261,8 @@ class Call {
       fail("{} has data {} which is not aligned to the {} bytes of {}", arg.name, view.data, dtype_bytes(view.dtype),
            dtype_name(view.dtype));
     }
-    // Also checks an empty view, because kernels may compute addresses with its strides. Assumes the address 2^62,
-    // because the data of an empty view may be null.
+    // Checks empty views too, because kernels may compute addresses with their strides. The data of an empty view may
+    // be null; the check then uses the address 2^62.
     ConstTensorView reach = view;
     if (view.numel() == 0) reach.data = reinterpret_cast<const void*>(std::uintptr_t{1} << 62);
     if (!span_fits(reach)) {

@@ -9,8 +9,8 @@
 #include "library/core/format.hpp"
 #include "library/core/gate_functions.hpp"
 
-// Checks a gate function. Error messages use the function's name, because the number of `none` differs between C and
-// C++.
+// Checks a gate function. Error messages contain the function's name and not its number, because `none` has different
+// numbers in C and C++.
 
 namespace headgate {
 

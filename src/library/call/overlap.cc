@@ -9,8 +9,8 @@
 namespace headgate {
 namespace {
 
-/// The part of a distance between two elements that one dimension contributes: step · n bytes. n is the difference of
-/// the elements' indices, low ≤ n ≤ high, and step > 0.
+/// One dimension's share of the distance between two elements: step · n bytes. n is the difference of the elements'
+/// indices in this dimension, with low ≤ n ≤ high. step is positive.
 struct Term {
   std::int64_t step, low, high;
 };
@@ -46,9 +46,9 @@ struct Terms {
 std::int64_t floor_div(std::int64_t a, std::int64_t b) { return a / b - (a % b < 0 ? 1 : 0); }
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return a / b + (a % b > 0 ? 1 : 0); }
 
-/// Returns whether terms.term[i] and the terms after it can sum to a value in [low, high]. For each term, tries only
-/// those n from which the terms with smaller steps can still reach the interval. Each try takes 1 from `budget`.
-/// Returns false if the budget becomes negative.
+/// Returns whether the terms from index i on can sum to a value in [low, high]. Tries values n for term i, and calls
+/// itself for the terms after it. Skips values of n from which the later terms cannot reach the interval. Each try
+/// takes 1 from `budget`. Returns false if the budget becomes negative.
 bool reachable(const Terms& terms, std::size_t i, std::int64_t low, std::int64_t high, int& budget) {
   if (i == terms.count) return low <= 0 && 0 <= high;
   std::int64_t rest_low = 0;
@@ -97,7 +97,7 @@ bool provably_overlap(const ConstTensorView& a, const ConstTensorView& b) {
       static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(a.data) - reinterpret_cast<std::uintptr_t>(b.data));
   const std::int64_t bytes_a = dtype_bytes(a.dtype);
   const std::int64_t bytes_b = dtype_bytes(b.dtype);
-  int budget = 4096;  // number of tries, which take microseconds in total; nested strides need some tens of tries
+  int budget = 4096;  // number of tries: all of them take microseconds, and nested strides need some tens
   return reachable(terms, 0, 1 - bytes_a - distance, bytes_b - 1 - distance, budget);
 }
 
@@ -122,8 +122,8 @@ bool elements_overlap(const ConstTensorView& view) {
   if (nests) return false;
   int budget = 1 << 20;
   for (std::size_t first = 0; first < count; ++first) {
-    // Considers pairs of elements whose indices first differ in dimension `first`. Assumes a positive difference there;
-    // exchanging the two elements covers negative differences.
+    // Considers pairs of elements whose indices are equal before dimension `first` and differ in it. It suffices to
+    // consider positive differences, because exchanging the two elements changes the sign.
     Terms terms;
     for (std::size_t d = first; d < count; ++d) terms.term[terms.count++] = dims[d];
     terms.term[0].low = 1;

@@ -30,8 +30,8 @@ std::vector<std::string> names_of(std::int64_t mask) {
   return names;
 }
 
-/// Targets that every CPU can run, even if Highway's detection does not list them. On x86, the compiler's static target
-/// is not one of them: a program built for a newer CPU may run on an older CPU.
+/// Targets that every CPU can run, even if Highway's detection does not list them. Excludes the compiler's static
+/// target on x86: a program built for a newer CPU may run on an older CPU.
 #if HWY_ARCH_X86
 constexpr std::int64_t kAlwaysSupported = HWY_EMU128 | HWY_SCALAR;
 #else
@@ -75,7 +75,7 @@ constexpr int kAlwaysAllowed = 16;
 /// Returns min(threads, max_threads()). Skips the system call of max_threads() for up to kAlwaysAllowed threads.
 int bounded(int threads) { return threads <= kAlwaysAllowed ? threads : std::min(threads, max_threads()); }
 
-/// Bit of the active target; 0 until the first use.
+/// Highway's bit of the active vector target; 0 until the first use.
 std::atomic<std::int64_t> active_bit{0};
 
 }  // namespace

@@ -85,8 +85,8 @@ void wait_for_release([[maybe_unused]] long id) {
 #endif
 }
 
-/// Returns how many of `count` additional threads the system can start. Starts threads until one fails or all run at
-/// the same time, and then ends them.
+/// Returns how many of `count` additional threads the system can start. Starts threads until `count` of them run or one
+/// fails to start. Then ends them.
 int more_threads(int count) {
   const std::unique_ptr<ProbeThread[]> probes(new (std::nothrow) ProbeThread[static_cast<std::size_t>(count)]);
   if (probes == nullptr) return 0;

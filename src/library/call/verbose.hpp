@@ -40,8 +40,8 @@ std::string arguments_text(const Inputs& inputs, const Options& options) {
   return text;
 }
 
-/// Runs the kernel of an operation for which "cpu" is the only backend, through run_on_live_threads(). Then prints a
-/// report if is_verbose(), which ends with `note` and the time. Prints nothing if the kernel throws.
+/// Runs the kernel of an operation whose only backend is "cpu", through run_on_live_threads(). Then prints a report if
+/// is_verbose(). The report ends with `note` and the time. Prints nothing if the kernel throws.
 template <const auto& kInputs, const auto& kOptions, class Problem, class Options>
 void run_on_cpu(const char* operation, const Problem& problem, const Options& options, void (&kernel)(const Problem&),
                 const std::string& note = {}) {

@@ -97,8 +97,8 @@ struct BatchMemory {
   std::int64_t *key_lengths, *query_offsets;
 };
 
-/// Sets the inputs of a batch. If the batch has unrounded first rows, moves the batch to `owner`, which then owns these
-/// rows.
+/// Sets the inputs of a batch. If the batch has the tensors k_first and v_first, moves the batch to `owner`, which then
+/// owns their memory.
 void make_batch(CacheBatch& owner, const KvCache& cache, headgate_attention_inputs* inputs, const BatchMemory& memory,
                 std::span<const std::int64_t> sequences, std::int64_t T) {
   read_sized(static_cast<const headgate_attention_inputs*>(inputs), "inputs",

@@ -13,7 +13,7 @@ namespace {
 constexpr std::size_t kMaxErrorBytes = 1024;
 thread_local char error_text[kMaxErrorBytes] = "";
 
-/// Removes the function's name from the beginning of `message`: returns the part from the colon after the name. In the
+/// Removes the function's name from the beginning of `message`, and returns the rest, which begins with a colon. In the
 /// message, the name may have spaces in place of underscores. Returns the whole message if it does not begin with the
 /// name and a colon.
 const char* after_function(const char* function, const char* message) {

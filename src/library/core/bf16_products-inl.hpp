@@ -27,9 +27,11 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-// Products here are c = a b, with f32 c (m,n) and bf16 a (m,k), b (k,n). a is stored as rows of k elements, with any
-// row stride. b is stored as "pairs": panels of 16 columns, each (k/2, 16, 2). Element (x,y) of a panel is at
-// [x/2][y][x % 2]. k is zero-padded to a multiple of 32. m and n are multiples of 16.
+// Products in this file are c = a b, with f32 c (m,n) and bf16 a (m,k), b (k,n). m and n are multiples of 16, and k is
+// zero-padded to a multiple of 32.
+//   a  the left operand, stored as rows of k elements with any row stride
+//   b  the right operand, stored as panels of 16 columns, each with shape (k/2, 16, 2)
+// Element (x,y) of a panel is at [x/2][y][x % 2].
 
 /// Sizes of the product that one AMX instruction computes: rows of c, columns of c, and the depth k.
 inline constexpr std::int64_t kTileRows = 16, kTileCols = 16, kTileDepth = 32;
@@ -45,7 +47,7 @@ struct PairPanels {
 
   /// Returns the address of row x of panel n. x must be even, because rows are stored in pairs.
   BFloat16* at(std::int64_t n, std::int64_t x) const { return data + n * panel_stride + x * kTileCols; }
-  /// Returns the panels from panel n on, without the rows before row x. x must be even.
+  /// Returns the part of the operand that begins with row x and panel n. x must be even.
   PairPanels from(std::int64_t n, std::int64_t x) const { return {at(n, x), panel_stride}; }
 };
 
@@ -78,8 +80,8 @@ class Tiles {
     }
   }
 
-  /// Computes c = a b or c += a b, for a square c with row stride ldc. a has 32 rows with row stride lda. Each element
-  /// of the product a b is a sum of `depth` terms.
+  /// Computes c = a b or c += a b, for a square c with row stride ldc. a has 32 rows with row stride lda. `depth` is
+  /// the number of columns of a and of rows of b.
   template <SquareWrite kWrite>
   HEADGATE_TILES_ATTR static void multiply(const BFloat16* a, std::int64_t lda, const PairPanels& b, std::int64_t depth,
                                            float* c, std::int64_t ldc) {
@@ -197,8 +199,8 @@ HWY_INLINE void transpose_words(__m512i (&x)[16]) {
   HWY_UNROLL(16) for (int r = 0; r < 16; ++r) x[r] = y[r];
 }
 
-/// Packs n ≤ 16 rows of `cols` elements as the first n columns of a panel of pairs, (round_up(cols, 32) / 2, 16, 2).
-/// The panel's other columns are zeros.
+/// Packs n ≤ 16 rows of `cols` elements as columns of a right operand. They become the first n columns of a panel.
+/// The other columns are zeros. The panel has shape (round_up(cols, 32) / 2, 16, 2).
 inline HWY_NOINLINE void pairs_of_transpose(BFloat16* HWY_RESTRICT to, const BFloat16* const* rows, std::int64_t n,
                                             std::int64_t cols) {
   for (std::int64_t c = 0; c < cols; c += kTileDepth) {
@@ -209,8 +211,8 @@ inline HWY_NOINLINE void pairs_of_transpose(BFloat16* HWY_RESTRICT to, const BFl
   }
 }
 
-/// Packs two rows of `cols` elements as the rows x and x + 1 of panels of pairs, 16 elements per panel. `to` points to
-/// row x of the first panel. A null row stands for zeros.
+/// Packs two rows of `cols` elements as rows x and x + 1 of a right operand, 16 elements per panel. `to` points to row
+/// x of the first panel. A null row stands for zeros.
 inline HWY_NOINLINE void pairs_of_rows(BFloat16* HWY_RESTRICT to, std::int64_t panel_stride, const BFloat16* even,
                                        const BFloat16* odd, std::int64_t cols) {
   const __m512i zero = _mm512_setzero_si512();

@@ -127,8 +127,8 @@ constexpr bool are_all_outputs(std::size_t c_size) {
 static_assert(are_all_outputs<decltype(kLinearWeights)>(sizeof(headgate_linear_attention_weights_outputs)) &&
               are_all_outputs<decltype(kLinearStatistics)>(sizeof(headgate_linear_attention_statistics_outputs)));
 
-/// Number of statistics per query. Their rows are the first of kLinearStatistics. The rows of their means over queries
-/// follow, in the same order: row kQueryStatistics + n is the mean of row n.
+/// Number of statistics per query. kLinearStatistics lists these statistics first, and then their means over queries in
+/// the same order. Row kQueryStatistics + n is thus the mean of row n.
 inline constexpr std::size_t kQueryStatistics = 5;
 static_assert(kLinearStatistics[2 * kQueryStatistics - 1].member == &LinearAttentionStatistics::mean_weight_sum);
 

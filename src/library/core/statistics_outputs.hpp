@@ -59,8 +59,8 @@ static_assert(sizeof(AttentionStatistics) == kStatisticsOutputs.size() * sizeof(
               sizeof(headgate_attention_statistics_outputs) ==
                   sizeof(std::size_t) + kStatisticsOutputs.size() * sizeof(headgate_tensor));
 
-/// Number of statistics per query, such as the entropy. Their rows are the first of kStatisticsOutputs.
-/// Then follow the row of key_weights and the rows of the means: row kRowStatistics + 1 + n is the mean of row n.
+/// Number of statistics per query, such as the entropy. kStatisticsOutputs lists these statistics first, then
+/// key_weights, and then the means of the statistics. Row kRowStatistics + 1 + n is thus the mean of row n.
 inline constexpr std::size_t kRowStatistics = 5;
 static_assert(kStatisticsOutputs[kRowStatistics].member == &AttentionStatistics::key_weights &&
               kStatisticsOutputs[2 * kRowStatistics + 1].member == &AttentionStatistics::mean_key_weights);
@@ -105,7 +105,7 @@ struct StatisticsSizes {
 };
 
 /// Returns an output's shape as text, for example "(B,Hq,T,K)". `sequences` and `key_batches` are the letters, "B" or
-/// "N", for the members of StatisticsSizes with these names.
+/// "N", that stand for these members of StatisticsSizes.
 inline std::string letters_of(const StatisticsOutput& output, const char* sequences, const char* key_batches) {
   const auto letter = [](StatisticsDim dim) {
     switch (dim) {

@@ -83,7 +83,7 @@ struct TensorFile {
 template <class Inputs>
 struct TensorTraits {
   bool required = false;
-  bool in_pages = false;      ///< true if the tensor consists of pages when the call has a block table
+  bool in_pages = false;      ///< true if calls with a block table pass this tensor as pages
   bool forward_only = false;  ///< true if the backward pass refuses the tensor
   /// Input that must be present if this tensor is present. Null if there is none.
   ConstTensorView Inputs::*needs = nullptr;
@@ -109,7 +109,7 @@ struct OperationTensor {
   TensorTraits<Inputs> traits;
   ConstTensorView Inputs::*gradient_of = nullptr;
 
-  // A constructor makes the rows, because clang-format puts the arguments of a call on few lines.
+  // Rows are written as constructor calls, because clang-format puts the arguments of a call on few lines.
   constexpr OperationTensor(const char* its_name, Member its_member, CMember its_c_member, TensorKind its_kind,
                             Elements its_elements, std::string_view its_shape, std::string_view its_help,
                             TensorFile its_file = {}, TensorTraits<Inputs> its_traits = {})
@@ -123,7 +123,7 @@ struct OperationTensor {
         file(its_file),
         traits(its_traits) {}
 
-  /// Returns whether each member of the struct of views has exactly one row, and each member of the C struct too.
+  /// Returns whether the rows cover all members of both structs, each exactly once.
   template <std::size_t kCount>
   static constexpr bool are_all_members(const std::array<OperationTensor, kCount>& rows) {
     for (std::size_t i = 0; i < kCount; ++i) {
@@ -175,8 +175,8 @@ inline DType output_dtype(Elements elements, DType q) {
   return DType::f32;
 }
 
-/// Returns whether any output of the table `rows` is present and not empty. Otherwise a call returns before the kernel
-/// runs: a kernel would visit every sequence, and there may be any number of empty ones.
+/// Returns whether any output of the table `rows` has elements. If none has, the call skips the kernel. The kernel
+/// would visit every sequence, and there may be any number of empty ones.
 template <class Rows, class Outputs>
 bool writes_elements(const Rows& rows, const Outputs& outputs) {
   return std::any_of(rows.begin(), rows.end(), [&](const auto& row) { return (outputs.*row.member).numel() > 0; });

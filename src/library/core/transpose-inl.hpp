@@ -15,14 +15,14 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Number of columns that one transpose handles: the elements that fill 16 bytes, because interleaving moves elements
-/// within blocks of 16 bytes.
+/// Number of columns that one transpose handles: the elements that fill 16 bytes. Interleave instructions move elements
+/// only within blocks of 16 bytes.
 template <typename T>
 inline constexpr std::int64_t kTransposedCols = 16 / sizeof(T);
 
 #if HWY_TARGET != HWY_SCALAR
-/// Loads a vector from several rows. Its 16-byte block b holds the columns [c, c + kTransposedCols) of row_at(b ·
-/// kTransposedCols).
+/// Loads a vector from several rows, 16 bytes from each. Its 16-byte block b holds the columns [c, c + kTransposedCols)
+/// of row_at(b · kTransposedCols).
 template <class D, class RowAt>
 HWY_INLINE hn::Vec<D> load_blocks(D d, const RowAt& row_at, std::int64_t c) {
   constexpr std::int64_t kN = hn::MaxLanes(d);
@@ -35,7 +35,7 @@ HWY_INLINE hn::Vec<D> load_blocks(D d, const RowAt& row_at, std::int64_t c) {
   }
 }
 
-/// Computes to[c · stride + r] = change(row_at(r)[from + c]) for c < kTransposedCols and r < the number of lanes of D.
+/// Transposes kTransposedCols columns of as many rows as D has lanes: to[c · stride + r] = change(row_at(r)[from + c]).
 /// `change` maps a vector of D to another.
 template <class D, typename T = hn::TFromD<D>, class RowAt, class Change>
 HWY_INLINE void transpose_blocks(D d, T* HWY_RESTRICT to, std::int64_t stride, const RowAt& row_at, std::int64_t from,
@@ -46,9 +46,8 @@ HWY_INLINE void transpose_blocks(D d, T* HWY_RESTRICT to, std::int64_t stride, c
     const auto rows_after = [&row_at, r](std::int64_t n) HWY_ATTR { return row_at(r + n); };
     rows[r] = change(load_blocks(d, rows_after, from));
   }
-  // Write an element's position as one binary number: the bits of its row, then the bits of its column. Interleaving
-  // row r with row r + kCols / 2 rotates this number by one bit. After log2(kCols) rounds, the bits of the row and of
-  // the column have changed places.
+  // The position of an element is one binary number: the bits of its row, then the bits of its column. Interleaving row
+  // r with row r + kCols / 2 rotates this number by one bit. log2(kCols) rotations exchange row and column.
   HWY_UNROLL(3) for (std::int64_t round = 1; round < kCols; round *= 2) {
     hn::Vec<D> mixed[kCols];
     HWY_UNROLL(4) for (std::int64_t r = 0; r < kCols / 2; ++r) {

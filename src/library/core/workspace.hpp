@@ -16,22 +16,22 @@
 
 namespace headgate {
 
-/// The total size of all buffers that have the same name.
+/// The name of some buffers, and their total size.
 struct WorkspaceItem {
   std::string name;
   std::size_t bytes = 0;
 };
 
 /// A linear allocator of named buffers, aligned to Block::kAlign_bytes. Code that allocates buffers runs twice. The
-/// first run has no memory and counts the bytes. The second run places the buffers in memory of that size. Placed does
-/// both.
+/// first run has no memory and counts the bytes. The second run places the buffers in memory of that size. The class
+/// Placed runs both.
 class Workspace {
  public:
   /// Creates a workspace that only counts bytes. It returns views with a shape and null data. Unless `items` is null,
   /// it receives the total size of the buffers of each name.
   explicit Workspace(std::vector<WorkspaceItem>* items = nullptr) : items_(items) {}
-  /// Creates a workspace that places buffers in `memory`, which is aligned to Block::kAlign_bytes. The size of `memory`
-  /// must be bytes() of a counting workspace after the same calls.
+  /// Creates a workspace that places buffers in `memory`, which is aligned to Block::kAlign_bytes. `memory` must have
+  /// as many bytes as a counting workspace reports in bytes() after the same calls.
   explicit Workspace(std::byte* memory) : memory_(memory) {}
 
   /// Returns a dense array of uninitialised elements. Throws std::bad_alloc if the number of bytes, of this array or in

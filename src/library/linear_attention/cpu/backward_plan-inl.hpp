@@ -16,8 +16,11 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Buffers of one StateGroup: the packed inputs, and results that one scan writes and a later scan reads. The G states
-/// of the group use Gq heads of q and Gk heads of k, which no other group uses. R output heads read each state.
+/// Buffers of one StateGroup: the packed inputs, and results that one scan writes and a later scan reads. Letters in
+/// the shapes:
+///   G       number of states of the group
+///   Gq, Gk  numbers of heads of q and of k that these states use; no other group uses these heads
+///   R       number of output heads that read each state
 template <typename T>
 struct StateGroupBuffers {
   StateGroupBuffers(Workspace& ws, const LinearBackwardProblem& p, std::int64_t tokens) {
@@ -41,8 +44,8 @@ struct StateGroupBuffers {
     states = ws.take<T>("states", decay ? G : 0, chunks, D * Dv);
   }
 
-  View<T, 3> keys;  ///< (Gk,T,D): k of the key heads, divided by the rows' L2 norms if the problem normalises
-  /// (Gq,T,D): q of the query heads times scale, divided by the rows' L2 norms if the problem normalises
+  View<T, 3> keys;  ///< (Gk,T,D): rows of k, divided by their L2 norms if the problem normalises
+  /// (Gq,T,D): rows of q times scale, divided by their L2 norms if the problem normalises
   View<T, 3> queries;
   View<T, 2> key_norms;  ///< (Gk,T): inverse L2 norm of each row of k; 1 without normalisation
   /// (Gq,T): inverse L2 norm of each row of q, without scale; 1 without normalisation
@@ -66,12 +69,12 @@ struct StateGroup {
   std::int64_t index;  ///< number of the group within the sequence
   StateGroupBuffers<T> buffers;
 
-  /// Functions that return the heads of state g of the group:
-  ///   state()                 head of v
-  ///   key()                   head of k
-  ///   query()                 head of q for the r-th output head that reads the state
-  ///   own_key(), own_query()  results of key() and query() as indices in the group's buffers
-  /// The first three return indices in the caller's tensors.
+  /// Functions that return a head's index for state g of the group:
+  ///   state()      head of v in the caller's tensor
+  ///   key()        head of k in the caller's tensor
+  ///   query()      head of q in the caller's tensor, for the r-th output head that reads the state
+  ///   own_key()    head of k in the group's buffers
+  ///   own_query()  head of q in the group's buffers, for the r-th output head that reads the state
   std::int64_t state(const LinearProblem& p, std::int64_t g) const { return index * p.group_states() + g; }
   std::int64_t query(const LinearProblem& p, std::int64_t g, std::int64_t r) const {
     return p.query_head(state(p, g) * p.heads_per_state() + r);
@@ -83,8 +86,8 @@ struct StateGroup {
   std::int64_t own_key(const LinearProblem& p, std::int64_t g) const { return key(p, g) - index * (p.Hk / p.groups()); }
 };
 
-/// Returns pointers to rows of the group's buffers that belong to one state, from column `first` on. Scans ask for rows
-/// of each token in each block. The address of a state's first row is therefore computed only once.
+/// Returns pointers to one state's rows in the group's buffers, from column `first` on. Computes the address of the
+/// first row only once, because scans ask for the row of each token many times.
 template <typename T>
 class TokenRows {
  public:
@@ -136,10 +139,11 @@ struct ChunkNumbers {
         pair_dots(ws.take<T>("numbers", 2, kChunk)) {}
 
   DecayFactors<T> factors;
-  /// (R,kChunk): dot products for each output head and token; q · k in scan 2, dy · u in scans 3 and 4
+  /// (R,kChunk): one dot product for each output head and token. Scan 2 stores q · k. Scans 3 and 4 store dy · u.
   View<T, 2> dots;
-  /// (2,kChunk): dot products r · w. A pass over two tokens first computes Sᵀ r for the second token. Then the first
-  /// token adds one or two outer products w xᵀ to S. The scan later adds the missing (r · w) x to Sᵀ r.
+  /// (2,kChunk): dot products r · w, which correct a product Sᵀ r. A pass over two tokens computes Sᵀ r of the second
+  /// token first. Then the first token adds one or two outer products w xᵀ to S. For each of them, the scan adds the
+  /// missing (r · w) x to Sᵀ r.
   View<T, 2> pair_dots;
 };
 
@@ -166,8 +170,8 @@ struct ScanBuffers {
 
   ChunkNumbers<T> forward, reverse;
   View<T, 1> state;  ///< one state, stored as column blocks
-  /// (copies, elements of a block): copies of a block of Sᵀ, one from the start of the chunk and one after every two
-  /// tokens. If several query heads read the state, there is one after every token.
+  /// (copies, elements of a block): a block of Sᵀ at the start of the chunk and after every two tokens. If several
+  /// query heads read the state, there is a copy after every token.
   View<T, 2> block_states;
   View<T, 1> row;
   // F are the decay factors of a token (DecayFactors).

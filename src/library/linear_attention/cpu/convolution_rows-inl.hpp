@@ -162,7 +162,7 @@ struct GradientRows {
   std::int64_t x_stride;
   const Stored* dy;  ///< rows of dy from token t on
   std::int64_t dy_stride;
-  Stored* dx;  ///< rows of dx from token t − (K − 1) on; dx of token u sums over ds of tokens u … u + K − 1
+  Stored* dx;  ///< rows of dx from token t − (K − 1) on; dx of token u is a sum over ds of tokens u … u + K − 1
   std::int64_t dx_stride;
   std::int64_t rows;
   std::int64_t skipped;  ///< number of rows at the start of dx that are not written

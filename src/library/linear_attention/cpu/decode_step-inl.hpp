@@ -40,8 +40,8 @@ class DecodeStep {
       4;  ///< number of vectors in a row of a tile: a row of the state, u and y then fit in 16 registers
   static constexpr std::int64_t kWidth = kVectors * kLanes<T>;
 
-  /// Returns whether DecodeStep supports a state `from` with `cols` columns. The answer depends neither on the outputs
-  /// nor on the number of threads, so these do not change results.
+  /// Returns whether DecodeStep supports a state `from` with `cols` columns. The answer is the same for any outputs and
+  /// any number of threads, so that these do not change results.
   static bool supports(std::int64_t cols, const HeadRows<const void>& from) {
     return cols % kLanes<T> == 0 && (!from.present() || is_dense(from));
   }

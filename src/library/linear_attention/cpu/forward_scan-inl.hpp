@@ -33,9 +33,8 @@ struct StatesIn {
 using States = StatesIn<void>;
 using ConstStates = StatesIn<const void>;
 
-/// Calls visit(part, old_states, new_states) for each part of sequence n, in order. Snapshots divide the tokens into
-/// parts. `old_states` holds the states before the part, which the previous part wrote. visit() writes the states after
-/// the part to `new_states`.
+/// Calls visit(part, old_states, new_states) for each part of sequence n, in order. A part ends at each snapshot.
+/// visit() reads the states before the part from `old_states`, and writes the states after it to `new_states`.
 template <class Visit>
 void for_parts(const LinearForwardProblem& p, std::int64_t n, Cancellation& cancellation, const Visit& visit) {
   const TokenRange s = p.sequence(n);
@@ -71,7 +70,7 @@ struct LinearForwardBuffers {
   /// (kChunk,D) k / F, from DecayFactors::times_inverse(); empty without decay, because `keys_times_f` then has the
   /// same values
   View<T, 2> keys_over_f;
-  View<T, 3> queries;  ///< (R,kChunk,D) scale · q times the decay factors, as they are after any rescaling
+  View<T, 3> queries;  ///< (R,kChunk,D) scale · q times the decay factors after any rescaling
   View<T, 2> values;   ///< (kChunk,Dv)
   View<T, 1> betas;    ///< (kChunk)
   /// (kChunk) dot product of each token's row of `keys_times_f` with the previous token's row of `keys_over_f`
@@ -211,9 +210,10 @@ class LinearForwardWorker {
     load_betas(buffers_.betas, p_, s, task.h, chunk);
   }
 
-  /// Prepares a scan that takes two tokens at a time. Such a scan multiplies the state by the keys of both tokens
-  /// before the first token updates the state. Multiplies the second token's key by the factors with which the first
-  /// token rescales the state. Saves the dot product of the keys, with which run_tokens() corrects the second product.
+  /// Prepares a scan that takes two tokens at a time. Such a scan multiplies the state by both keys before the first
+  /// token updates the state. Corrects the second product in two ways:
+  ///   - If the first token rescales the state, multiplies the second key by the same factors.
+  ///   - Saves the dot product of the two keys, with which run_tokens() takes the first token's update into account.
   void prepare_pairs(const Chunk& chunk) {
     const DecayFactors<T>& factors = buffers_.factors;
     const View<T, 2>& keys_over_f = factors.present() ? buffers_.keys_over_f : buffers_.keys_times_f;
@@ -241,8 +241,8 @@ class LinearForwardWorker {
     rescaling_.finish(block);
   }
 
-  /// Applies tokens [n, n + kTokens) to one block of the state. The same pass multiplies the block by the keys of the
-  /// next two tokens, or of as many as remain.
+  /// Applies tokens [n, n + kTokens) to one block of the state. With the delta rule, the same pass also multiplies the
+  /// block by the keys of the next two tokens.
   template <int kTokens, std::int64_t kVectors>
   HWY_INLINE void visit(const StateBlock<T, kVectors>& block, const StateColumns& columns, const Chunk& chunk,
                         std::int64_t n, BlockRow<T, kVectors>* returned) {
@@ -269,7 +269,7 @@ class LinearForwardWorker {
       Row x = Row::load(buffers_.values.at(n + t, columns.first));
       if (p_.has_delta) {
         x.subtract(returned[t]);
-        // returned[1] was computed before the first token updated the state. Corrects x for this update.
+        // returned[1] does not include the first token's update of the state. Subtracts the missing term from x.
         if (t == 1) x.add_product(pass.outer_products[0][0].x, hn::Set(Tag<T>(), -buffers_.pair_dots(n + 1)));
         x.multiply(hn::Set(Tag<T>(), buffers_.betas(n + t)));
       }

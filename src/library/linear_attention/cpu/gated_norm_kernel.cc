@@ -35,8 +35,10 @@ struct NormPlan {
   std::int64_t head_blocks = divide_up(p.H, kTileHeads);
   /// Whether x has a smaller stride between heads than between tokens.
   bool heads_inside = std::abs(p.inputs.x.strides[1]) < std::abs(p.inputs.x.strides[2]);
-  /// Number of rows in NormBuffers::sums, the partial sums of dweight. There is one row per tile. If each head has its
-  /// own weight, there is one row per head and block of kTileTokens tokens.
+  /// Number of rows in NormBuffers::sums, the partial sums of dweight:
+  ///   - one row per head and block of kTileTokens tokens, if each head has its own weight
+  ///   - one row per tile, if all heads share one weight
+  ///   - none, if dweight is not requested
   std::int64_t sums = !p.gradients.dweight.present() ? 0
                       : p.weight_of_head()           ? p.B * token_blocks * p.H
                                                      : p.B * token_blocks * head_blocks;

@@ -5,7 +5,8 @@
 
 #include "library/linear_attention/problem.hpp"
 
-// Kernels with bf16 products. Scans compute the sequences that these kernels decline.
+// Declares the kernels with bf16 products. The scans (forward_scan-inl.hpp and backward_kernel.cc) compute the
+// sequences that do not suit these kernels.
 
 namespace headgate {
 

@@ -155,15 +155,15 @@ class KeyScans {
   }
 
   /// Returns the vector by which step n multiplies the state before it updates the state: β du in scan 3, u in scan 4.
-  /// If n is beyond the last step, returns the vector of the last step.
+  /// After the last step, returns the vector of the last step.
   template <Direction kDirection>
   HWY_INLINE const T* read_vector(const Chunk& chunk, std::int64_t n) const {
     const std::int64_t token = chunk.token(std::min(n, chunk.count - 1));
     return kDirection == Direction::forward ? rows_->dvalue(token) : rows_->update(token);
   }
 
-  /// Returns `row`, which is k or q of step n, divided by the decay factors F. The stored state lacks these factors, so
-  /// this is the row that the step adds to it.
+  /// Returns the row that step n adds to the stored state: `row`, which is k or q, divided by the decay factors F. The
+  /// stored state does not include these factors.
   template <std::int64_t kVectors>
   HWY_INLINE Row<kVectors> divided_by_factors(const DecayFactors<T>& factors, const T* row, std::int64_t n,
                                               std::int64_t first_column) const {
@@ -198,25 +198,27 @@ class KeyScans {
         });
   }
 
-  /// Returns the number of steps that a scan takes one at a time before it takes two at a time. A reverse scan of an
-  /// odd number of tokens begins with a single step. It then pairs the same tokens as the forward scan.
+  /// Returns how many steps a scan takes one at a time before it takes two at a time. A reverse scan of an odd number
+  /// of tokens begins with a single step. It then pairs the same tokens as the forward scan.
   static std::int64_t single_steps(const Chunk& chunk) {
     return chunk.direction == Direction::reverse ? chunk.count % 2 : 0;
   }
 
-  /// Returns whether step n of a scan that takes two steps at a time is the second of a pair.
+  /// Returns whether step n is the second of a pair, in a scan that takes two steps at a time.
   static bool is_second(const Chunk& chunk, std::int64_t n) {
     return n > single_steps(chunk) && (n - single_steps(chunk)) % 2 == 1;
   }
 
-  /// Returns the copy of the block that holds the state before step n of scan 3. There is one copy per pass: a pass
-  /// takes two steps, or one step if several query heads read the state.
+  /// Returns the saved copy of the block before step n of scan 3. Each pass saves one copy. A pass takes two steps, or
+  /// one if several query heads read the state.
   T* state_before(std::int64_t n) const { return b_.block_states.at(heads_per_state_ == 1 ? divide_up(n, 2) : n); }
 
-  /// Calls visit(count, step, returned) for the steps of a chunk. Visits two steps at a time, or one if several query
-  /// heads read the state; `count` is this number as an integral_constant. `returned` holds the products of the stored
-  /// state before `step` with read_vector(step) and with read_vector(step + 1). After the last step, multiplies the
-  /// block by F, unless the states are saved as copies.
+  /// Calls visit(count, step, returned) for the steps of a chunk:
+  ///   count     number of steps to take, as an integral_constant: usually 2; 1 for a step without a partner, or if
+  ///             several query heads read the state
+  ///   step      the first of these steps
+  ///   returned  products of the stored state before `step` with read_vector(step) and with read_vector(step + 1)
+  /// After the last step, multiplies the block by the decay factors F. SecondBlock::written leaves the block unchanged.
   template <Direction kDirection, SecondBlock kSecond, std::int64_t kVectors, class Visit>
   HWY_INLINE void scan(const StateBlock<T, kVectors>& block, std::int64_t first_column, const Chunk& chunk,
                        const Visit& visit) {
@@ -328,9 +330,9 @@ class KeyScans {
     }
   }
 
-  /// Returns the product of the stored state before step n + t with the vector read_vector(n + t). t is 0 or 1.
-  /// `returned` is the product of the stored state before step n with the same vector. For t = 1, corrects this product
-  /// for the rescaling and the update in step n.
+  /// Returns the product of read_vector(n + t) with the stored state before step n + t, where t is 0 or 1. `returned`
+  /// is the product of the same vector with the stored state before step n. For t = 1, corrects it for the rescaling
+  /// and the update in step n.
   template <Direction kDirection, class PassT, std::int64_t kVectors>
   HWY_INLINE Row<kVectors> stored_product(const PassT& pass, Row<kVectors> returned, std::int64_t n, int t,
                                           std::int64_t first_column) const {
@@ -368,9 +370,8 @@ class KeyScans {
     return Rescaling::columns;
   }
 
-  /// Adds the outer products dy qᵀ of query heads 1 … R − 1 to the block. The pass for head 1 also rescales the block
-  /// by `rescaling`. Returns the rescaling that remains for the pass of head 0: none if head 1 exists, otherwise
-  /// `rescaling`.
+  /// Adds the outer products dy qᵀ of query heads 1 … R − 1 to the block. The pass for head 1 also applies `rescaling`.
+  /// Returns the rescaling that the later pass for head 0 must apply: none if head 1 exists, otherwise `rescaling`.
   template <class PassT, std::int64_t kVectors>
   HWY_INLINE Rescaling add_other_heads(const PassT& like, const DecayFactors<T>& factors,
                                        const StateBlock<T, kVectors>& block, std::int64_t first_column,
@@ -387,8 +388,7 @@ class KeyScans {
     return rescaling;
   }
 
-  /// With a delta rule, subtracts `read` from dk, where `read` is e^{g_t} S_{t−1} β_t du_t. Without a delta rule, does
-  /// nothing.
+  /// With a delta rule, subtracts `read` = e^{g_t} S_{t−1} β_t du_t from dk. Without a delta rule, does nothing.
   template <std::int64_t kVectors>
   HWY_INLINE void add_dk_of_read(const Row<kVectors>& read, std::int64_t token, std::int64_t first_column) {
     if (!p_.has_delta) return;
@@ -409,8 +409,8 @@ class KeyScans {
     sum.store(dq);
   }
 
-  /// Adds dS_t u to dk. `read` is the product of dS and u before this token added the outer products q dyᵀ to dS. The
-  /// function therefore adds q (dy · u) to `read` for each query head.
+  /// Adds dS_t u to dk. `read` is dS u before this token added an outer product q dyᵀ to dS for each query head. The
+  /// function therefore first adds q (dy · u) to `read` for each of these heads.
   template <std::int64_t kVectors>
   HWY_INLINE void add_dk_of_write(Row<kVectors> read, std::int64_t n, std::int64_t token, std::int64_t first_column) {
     for (std::int64_t r = 0; r < heads_per_state_; ++r)
@@ -422,9 +422,9 @@ class KeyScans {
     sum.store(dk);
   }
 
-  /// `product` is the sum of S ∘ dS over the features of v, where S is the state before `token`. Returns this sum for
-  /// the state after `token`: rescales `product` if the token rescales S, and adds k ∘ read, where read = dS u. All
-  /// values lack the decay factors F, like the stored state.
+  /// Returns the sum of S ∘ dS over the features of v, where S is the state after `token`. `product` is the same sum
+  /// for the state before `token`. Rescales `product` if the token rescales S, and adds k ∘ read, where read = dS u.
+  /// All values lack the decay factors F, like the stored state.
   template <std::int64_t kVectors>
   HWY_INLINE Row<kVectors> add_update(Row<kVectors> product, const Row<kVectors>& read, std::int64_t token,
                                       std::int64_t first_column) const {

@@ -33,7 +33,7 @@ inline int useful_threads(const LinearProblem& p, std::int64_t tasks, double wor
   return static_cast<int>(std::clamp<std::int64_t>(std::min(tasks, useful), 1, p.context.threads));
 }
 
-/// Returns the number of multiply-adds in the walks (query_walk-inl.hpp) of all tiles.
+/// Returns the number of multiply-adds that QueryWalk (query_walk-inl.hpp) needs for all tiles.
 template <class TokenOf>
 double walked(const LinearProblem& p, const std::vector<QueryTile>& tiles, const TokenOf& last_token) {
   double products = 0.0;
@@ -67,7 +67,7 @@ struct WeightsScratch {
 template <typename T>
 class WeightsWorker {
  public:
-  /// False: the walk processes one token at a time. With two, the last bits of a query's weights would depend on the
+  /// False: QueryWalk processes one token at a time. With two, the last bits of a query's weights would depend on the
   /// other queries in the same block.
   static constexpr bool kPairs = false;
 
@@ -119,8 +119,8 @@ class WeightsWorker {
  private:
   const ChosenQuery& query(std::int64_t c) const { return p_.chosen[static_cast<std::size_t>(tile_.first + c)]; }
 
-  /// Writes zeros where the walk writes no weights: in chunks after the query's chunk, and in columns of other
-  /// sequences.
+  /// Writes the zero weights of each query: those of tokens in chunks after the query's chunk, and those of tokens in
+  /// other sequences.
   void clear_hidden() const {
     if (!p_.outputs.weights.present()) return;
     const HeadRows<void> rows(p_.outputs.weights, s_.b, ho_);

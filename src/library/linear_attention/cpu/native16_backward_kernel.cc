@@ -32,7 +32,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Results of step 1, the scans, for one group of G states. Letters are those of native16_gradients-inl.hpp.
+/// Results of step 1, the scans, for one group of G states. native16_gradients-inl.hpp defines the letters.
 struct Native16GroupBuffers {
   Native16GroupBuffers(Workspace& ws, const LinearBackwardProblem& p, std::int64_t tokens)
       : differences(ws.take<float>("differences", p.group_states(), tokens, whole_squares(p.Dv))),
@@ -67,7 +67,7 @@ struct Native16StateGroup {
   Native16GroupBuffers buffers;
 };
 
-/// Scratch buffers of one thread, for both steps. Letters are those of native16_gradients-inl.hpp.
+/// Scratch buffers of one thread, for both steps. native16_gradients-inl.hpp defines the letters.
 struct Native16GradientBuffers {
   Native16GradientBuffers(Workspace& ws, const LinearBackwardProblem& p)
       : D(whole_squares(p.D)),
@@ -330,8 +330,8 @@ class Native16ChunkGradients : Native16Chunks<Unit> {
  public:
   using Base::Base;
 
-  /// Writes the gradients of chunk c. Writes dbeta to the gradient's tensor, or, if all heads share one beta, to
-  /// `dbetas`.
+  /// Writes the gradients of chunk c. If all heads share one beta, writes dbeta to `dbetas`. Otherwise, writes it to
+  /// the gradient's tensor.
   void run(const Native16StateGroup& group, std::int64_t c, const View<float, 3>& dbetas) {
     if (c * kSquare >= group.s.T) return;
     tokens_ = chunk_of(group.s, c);
@@ -413,7 +413,7 @@ class Native16ChunkGradients : Native16Chunks<Unit> {
     std::fill_n(b_.factors.data, kSquare, -1.0F);
     scale_rows_by(b_.decayed_products, b_.factors.data, kSquare, kSquare);
     add_lower_terms(b_.terms.pairs, b_.decayed_products, b_.keys.products, tokens_.count);
-    // Computes Z + Zᵀ with OR, because one of the two is zero at each element.
+    // Computes Z + Zᵀ with a bitwise OR: at each element, one of the two is zero.
     for (std::int64_t i = 0; i < kSquare; ++i) round_row(b_.weights.rows.at(i), b_.decayed_products.at(i), kSquare);
     b_.weights.transpose();
     for (std::int64_t i = 0; i < kSquare; ++i) {
@@ -525,8 +525,9 @@ void native16_linear_backward_with(const LinearBackwardProblem& p, const LinearB
   cancellation.throw_if_seen();
 }
 
-/// Returns whether this kernel computes a sequence. The sequence needs at least kLeastNative16Tokens tokens. The decays
-/// of consecutive tokens in a chunk must not multiply to more than kMostFactor.
+/// Returns whether this kernel computes a sequence, that is, if both conditions hold:
+///   - The sequence has at least kLeastNative16Tokens tokens.
+///   - The decays of consecutive tokens in a chunk multiply to at most kMostFactor.
 bool takes_sequence(const LinearBackwardProblem& p, const TokenRange& s) {
   if (s.T < kLeastNative16Tokens) return false;
   float logs[kSquare];
@@ -543,7 +544,7 @@ bool takes_sequence(const LinearBackwardProblem& p, const TokenRange& s) {
 
 struct SequenceLists {
   SequenceLists(Workspace& ws, std::int64_t N) : numbers(ws.take<std::int64_t>("sequences", N)) {}
-  /// numbers of the sequences that this kernel computes, then of those that the scans compute
+  /// indices of the sequences that this kernel computes, then of those that the scans compute
   View<std::int64_t, 1> numbers;
 };
 

@@ -260,7 +260,7 @@ inline HWY_NOINLINE void substitute(const View<float, 2>& values, const View<flo
   }
 }
 
-/// Returns the permutation that forms pairs from a vector of two rows: element c of the first row, then of the second.
+/// Returns the permutation that interleaves two rows in a vector: element c of the first row, then of the second.
 HWY_INLINE __m512i order_of_pairs() {
   HWY_ALIGN std::uint16_t order[kSquare];
   for (std::int64_t c = 0; c < kTileCols; ++c) {
@@ -270,7 +270,7 @@ HWY_INLINE __m512i order_of_pairs() {
   return _mm512_load_si512(order);
 }
 
-/// Rounds a state (D,cols) to bf16 and packs it as panels of pairs. Then multiplies the state by `factor`.
+/// Rounds a state (D,cols) to bf16 and packs it as a right operand of products. Then multiplies the state by `factor`.
 HEADGATE_DOTS_ATTR inline HWY_NOINLINE void pack_and_decay_state(const PairPanels& to, const View<float, 2>& state,
                                                                  float factor, std::int64_t cols) {
   const __m512i order = order_of_pairs();
@@ -287,9 +287,11 @@ HEADGATE_DOTS_ATTR inline HWY_NOINLINE void pack_and_decay_state(const PairPanel
   }
 }
 
-/// Rounds rows of U to bf16 and packs them as panels of pairs. `plain` receives U. `decayed` receives U with each row
-/// times its element of `factors`, unless `factors` is null. Rows from `count` on are zeros. Returns a mask: bit n is
-/// set if columns 32 n … 32 n + 31 have an element that is not finite after rounding.
+/// Rounds rows of U to bf16 and packs them as right operands of products:
+///   plain    U
+///   decayed  U with row i times factors[i]; not written if `factors` is null
+/// Rows from `count` on are zeros. Returns a mask: bit n is set if columns 32 n … 32 n + 31 have an infinity or NaN
+/// after rounding.
 HEADGATE_DOTS_ATTR inline HWY_NOINLINE unsigned pack_updates(const PairPanels& plain, const PairPanels& decayed,
                                                              const View<float, 2>& updates, const float* factors,
                                                              std::int64_t count, std::int64_t cols) {
@@ -325,8 +327,9 @@ inline void scale_rows_by(const View<float, 2>& rows, const float* factors, std:
   }
 }
 
-/// Adds weights · updates to `count` rows and to the kSquare columns from `first` on. Skips the weights above the
-/// diagonal, unlike a product of squares. An infinity or NaN of a token therefore does not reach earlier tokens.
+/// Adds weights · updates to a block of `count` rows and kSquare columns. `first` is the block's first column. Skips
+/// the weights above the diagonal, which are zero. An infinity or NaN of a token therefore does not reach earlier
+/// tokens.
 inline HWY_NOINLINE void add_lower_product(const View<float, 2>& to, const View<BFloat16, 2>& weights,
                                            const View<float, 2>& updates, std::int64_t count, std::int64_t first) {
   for (std::int64_t i = 0; i < count; ++i) {

@@ -53,7 +53,7 @@ struct Native16LinearBuffers {
   std::int64_t D, cols;  ///< D and Dv, padded to multiples of kSquare
   ChunkKeys keys;
   ChunkDecays decays;
-  View<float, 3> states;  ///< (heads,D,cols): S of each head of a task; holds the task's columns from column 0 on
+  View<float, 3> states;  ///< (heads,D,cols): S of each head of a task; column 0 is the first column of the task
   View<BFloat16, 2> state_panels;                   ///< right operand of K S and Q S: S rounded to bf16
   View<BFloat16, 2> queries;                        ///< Q (kSquare,D)
   View<float, 2> products;                          ///< Q Kᵀ
@@ -205,9 +205,8 @@ class Native16LinearWorker {
   }
 
   /// Computes and writes the chunk's rows of y for one head. `updates` holds U. Bit n of `overflowing` is set if block
-  /// n of kSquare columns of U has an element that is not finite. In such blocks, skips the zero weights above the
-  /// diagonal, because 0 · ∞ is NaN. Tasks never divide a block of kSquare columns, so y does not depend on the
-  /// division into tasks.
+  /// n of kSquare columns of U has an infinity or NaN. In such blocks, skips the zero weights above the diagonal,
+  /// because 0 · ∞ is NaN. Each block belongs to one task, so the division into tasks does not change y.
   void write_rows(std::int64_t head, const TokenRange& s, const Chunk& chunk, const PairPanels& state,
                   const PairPanels& updates, unsigned overflowing) {
     pack_queries(p_.query_head(head), s, chunk);

@@ -43,7 +43,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Packs the rows of a matrix (n,cols) as the columns of panels of pairs. n and cols are multiples of kSquare.
+/// Packs the rows of a matrix (n,cols) as the columns of a right operand. n and cols are multiples of kSquare.
 inline void pack_transposed(const PairPanels& to, const View<BFloat16, 2>& rows, std::int64_t n, std::int64_t cols) {
   for (std::int64_t x = 0; x < n; x += kTileCols) {
     const BFloat16* each[kTileCols];
@@ -52,7 +52,7 @@ inline void pack_transposed(const PairPanels& to, const View<BFloat16, 2>& rows,
   }
 }
 
-/// Packs the rows of a chunk as rows of panels of pairs.
+/// Packs the rows of a chunk as the rows of a right operand.
 inline void pack_pairs(const PairPanels& to, const View<BFloat16, 2>& rows, std::int64_t cols) {
   for (std::int64_t r = 0; r < kSquare; r += 2)
     pairs_of_rows(to.at(0, r), to.panel_stride, rows.at(r), rows.at(r + 1), cols);

@@ -47,8 +47,8 @@ struct QueryWalkBuffers {
   View<T, 1> columns;       ///< the matrix R divided by the decay factors F, stored block by block
   View<T, 2> keys;          ///< (kChunk,D) k
   View<T, 2> keys_times_f;  ///< (kChunk,D): k ∘ F of each token, from DecayFactors::times_before()
-  /// (kChunk,D): `keys_times_f` for walks that process an even step n and step n + 1 together. Such walks compute both
-  /// products with R before step n. Row n + 1 therefore includes the factors with which step n rescales.
+  /// (kChunk,D): `keys_times_f` for walks that process an even step n and step n + 1 together. Such walks multiply R by
+  /// both keys before step n. Row n + 1 therefore includes the factors with which step n rescales R.
   View<T, 2> second_keys_times_f;
   View<T, 2> keys_over_f;  ///< (kChunk,D): k / F of each token, from DecayFactors::times_inverse()
   View<T, 1> betas;        ///< (kChunk)
@@ -133,8 +133,8 @@ class QueryWalk {
   template <int kOuterProducts, std::int64_t kVectors>
   void scan(const StateBlock<T, kVectors>& block, const StateColumns& columns, const Chunk& chunk, Sink& sink) {
     typename Sink::template Block<kVectors> weights(sink, columns, chunk);
-    // The walk visits chunks from the last to the first. Columns from `entered` on have already started, because their
-    // queries belong to later chunks.
+    // The walk visits chunks from the last to the first. The columns from `entered` on belong to queries in later
+    // chunks, so they already take part in the walk.
     std::int64_t entered = columns.first + columns.count;
     while (entered > columns.first && b_.tokens(entered - 1) >= chunk.t0 + chunk.count) --entered;
     const bool some_enter = entered > columns.first && b_.tokens(entered - 1) >= chunk.t0;
@@ -214,7 +214,7 @@ class QueryWalk {
                         BlockRow<T, kVectors>* returned, Weights& weights) {
     Pass<kTokens, kOuterProducts, 0, 2, T, kVectors> pass;
     for (int t = 0; t < kTokens; ++t) {
-      // returned[1] was computed before the first token updated R. Adds the product of this update and the key.
+      // returned[1] does not include the first token's update of R. Adds the product of this update and the key.
       if (kOuterProducts == 1 && t == 1)
         returned[1].add_product(pass.outer_products[0][0].x, hn::Set(Tag<T>(), b_.pair_dots(n + 1)));
       pass_weights<kOuterProducts>(pass, t, n + t, returned[t], weights);

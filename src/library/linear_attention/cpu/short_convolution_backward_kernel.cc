@@ -122,12 +122,12 @@ class ConvolutionGradientWorker {
   /// Returns row j of the current row block's sums, at the current channels.
   T* sums(std::int64_t j) const { return shared_.sums.at(row_block_, j, first_); }
 
-  /// Returns how many rows before token t get their gradients from the block that begins at t. If t is 0 and dstate is
-  /// requested, these are the K − 1 rows of the old state; otherwise there are none.
+  /// Returns the number of rows before token t whose gradients the block that begins at t computes. If t is 0 and
+  /// dstate is requested, these are the K − 1 rows of the old state. Otherwise there are none.
   std::int64_t lead_of(std::int64_t t) const { return t == 0 && p_.gradients.dstate.present() ? p_.K - 1 : 0; }
 
-  /// A strip of tokens [t, t + rows). `is_own` is false for tokens after the end of the block. These tokens belong to
-  /// another block, but dx of this block's last tokens depends on them.
+  /// A strip of tokens [t, t + rows). `is_own` tells whether these tokens belong to the block. Tokens after the block's
+  /// end belong to another block, but dx of this block's last tokens depends on them.
   struct Strip {
     std::int64_t t, rows;
     bool is_own;
@@ -155,8 +155,8 @@ class ConvolutionGradientWorker {
     if (done < cols_) buffered_strip(range, strip, done);
   }
 
-  /// Computes `n` channels of a strip directly in the tensors. The strip's rows of x and dx must lie in the tensors.
-  /// None of these rows of dx may also belong to the new state.
+  /// Computes `n` channels of a strip directly in the tensors. The strip must not read rows of the old state. It must
+  /// not write dx of rows that the new state holds.
   template <typename Stored>
   void strip_in_place(void (*convolve)(const GradientRows<T, Stored>&), const ConvolutionRange& range,
                       const Strip& strip, std::int64_t n) const {
@@ -275,7 +275,7 @@ class ConvolutionGradientWorker {
   /// incoming dstate to the gradients of tokens that are rows of the new state.
   void store_gradients(const ConvolutionRange& range, T* gradient, std::int64_t u, std::int64_t count,
                        std::int64_t c) const {
-    // `into` is the first token whose row is in the new state.
+    // `into` is the first token that is also a row of the new state.
     const std::int64_t past = p_.K - 1, into = std::max<std::int64_t>(range.T - past, u);
     if (p_.incoming.dstate.present() && into < u + count) {
       T added[kMaxTaps];

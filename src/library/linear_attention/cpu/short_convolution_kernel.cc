@@ -22,8 +22,9 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Limits of tasks with vectors along channels. kWideTasks applies if the kernels read x and write y in place.
-/// kBufferedTasks applies if the kernels use buffers, which then stay in the L2 cache.
+/// Limits of tasks with vectors along channels:
+///   kWideTasks      for kernels that read x and write y in place
+///   kBufferedTasks  for kernels that use buffers, which then stay in the L2 cache
 inline constexpr TaskSizes kWideTasks{32, 256, 64, 8192};
 inline constexpr TaskSizes kBufferedTasks{32, 256, 64, 1024};
 /// Number of channels in a task that computes whole sequences. The task's buffers then stay in the L1 cache.
@@ -32,9 +33,10 @@ inline constexpr std::int64_t kSequenceChannels = 256;
 inline constexpr std::int64_t kShortSequence = kStripRows;
 /// Limits of tasks with vectors along tokens.
 inline constexpr TaskSizes kTokensTasks{2048, 2048, 1, 16};
-/// Number of tokens that are copied to a buffer at a time: kHeadTokens or kBufferedTokens. Kernels that work in place
-/// copy only the first kHeadTokens tokens of a sequence: y of the first tokens depends on the state. Other kernels copy
-/// kBufferedTokens tokens at a time.
+/// Number of tokens that are copied to a buffer at a time:
+///   kHeadTokens      by kernels that work in place; they copy only the first tokens of a sequence, whose y depends on
+///                    the state
+///   kBufferedTokens  by other kernels
 inline constexpr std::int64_t kHeadTokens = 64;
 inline constexpr std::int64_t kBufferedTokens = 256;
 
@@ -204,8 +206,7 @@ class ConvolutionWorker {
               y.at<Stored>(row, first_, n), y.row_stride, n, p_.silu()});
   }
 
-  /// Computes the strip's channels from channel `done` on. Copies rows of x to scratch memory before, and rows of y to
-  /// the output afterwards.
+  /// Computes the strip's channels from channel `done` on, through buffers.
   void buffered_strip(const SequenceReader& reader, const ConvolutionRange& range, std::int64_t t, std::int64_t rows,
                       std::int64_t done) const {
     const std::int64_t cols = cols_ - done, padded = round_up(cols, kLanes<T>);

@@ -49,8 +49,8 @@ struct LinearBackwardMemory {
   View<T, 3> dbetas;  ///< (B,Hv,T): dbeta of each head; empty unless all heads share one beta and dbeta is requested
 };
 
-/// Writes dbeta of one token of state h to the gradient's tensor. If all heads share beta, writes it to `dbetas`
-/// instead.
+/// Writes dbeta of one token of state h. If all heads share beta, writes to `dbetas`. Otherwise, writes to the
+/// gradient's tensor.
 template <typename T>
 void store_dbeta(const LinearBackwardProblem& p, const TokenRange& s, std::int64_t h, std::int64_t t, T dbeta,
                  const View<T, 3>& dbetas) {

@@ -108,8 +108,9 @@ void scale_rows(const StateBlock<T, kVectors>& block, const T* factors) {
   }
 }
 
-/// Supplies the factors with which a scan rescales the blocks of a state (D,Dv). The factors multiply rows if each
-/// feature has its own decay. If one decay applies to the whole state, they multiply all columns.
+/// Supplies the factors with which a scan rescales the blocks of a state (D,Dv):
+///   - one factor per row, if each feature has its own decay
+///   - the same factor for all columns, if one decay applies to the whole state
 template <typename T>
 class BlockFactors {
  public:
@@ -128,7 +129,8 @@ class BlockFactors {
     return factors_.by_feature() ? Rescaling::rows : Rescaling::columns;
   }
 
-  /// Multiplies the stored state S̃ by F after the last token of a chunk, so that the block holds S.
+  /// Multiplies the stored state S̃ by the decay factors F after the last token of a chunk. The block then holds the
+  /// state S.
   template <std::int64_t kVectors>
   void finish(const StateBlock<T, kVectors>& block) {
     if (!factors_.present()) return;

@@ -67,9 +67,9 @@ class StateTasks {
     return std::abs(p.inputs.v.strides[1]) < std::abs(p.inputs.v.strides[2]);
   }
 
-  /// Makes tasks of several heads. For one token, the rows of these heads share a page. A thread computes a chunk of
-  /// one head and then the same chunk of the next head. It then finds the page addresses in its TLB. Eight rows of D =
-  /// 128 fill a page, and eight states take 512 KiB of the outer caches. With several threads, leaves at least two
+  /// Makes tasks of several heads. A thread computes a chunk of one head and then the same chunk of the next head. The
+  /// rows that these heads have for one token share a page, so the page's address is still in the TLB. Eight rows
+  /// of D = 128 fill a page, and eight states take 512 KiB of the outer caches. With several threads, leaves at least two
   /// tasks for each thread.
   void take_heads_together(std::int64_t threads) {
     constexpr std::int64_t kMostTogether = 8;

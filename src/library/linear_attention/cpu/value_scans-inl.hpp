@@ -72,7 +72,7 @@ class ValueScans {
 
   StateColumns piece_columns() const { return task_columns<T>(piece_, p_.Dv); }
 
-  /// Fills the columns after Dv with zeros in the buffers that later scans read in whole vectors.
+  /// Fills the columns after Dv with zeros, in the buffers that later scans read in whole vectors.
   void clear_padding() {
     const std::int64_t end = round_up(p_.Dv, std::max(kLanes<T>, kMostVectors));
     const StateColumns columns = piece_columns();
@@ -84,8 +84,7 @@ class ValueScans {
     }
   }
 
-  /// Copies v to `differences` and `updates`. Replaces scan 1 in problems without a delta rule and without saved
-  /// states.
+  /// Copies v to `differences` and `updates`. Replaces scan 1 in problems that have no delta rule and save no states.
   void copy_values() {
     const StateColumns columns = piece_columns();
     const HeadRows<const void> rows = token_rows(p_.inputs.v, group_.s, h_);
@@ -251,9 +250,8 @@ class ValueScans {
     for (int k = 0; k < 2; ++k) returned[k] = pass.sums[k];
   }
 
-  /// Adds the outer products q dyᵀ of query heads 1 … R − 1 to the block. The pass for head 1 also rescales the block
-  /// by `rescaling`. Returns the rescaling that remains for the pass of head 0: none if head 1 exists, otherwise
-  /// `rescaling`.
+  /// Adds the outer products q dyᵀ of query heads 1 … R − 1 to the block. The pass for head 1 also applies `rescaling`.
+  /// Returns the rescaling that the later pass for head 0 must apply: none if head 1 exists, otherwise `rescaling`.
   template <class PassT, std::int64_t kVectors>
   HWY_INLINE Rescaling add_other_heads(const PassT& like, const StateBlock<T, kVectors>& block,
                                        const StateColumns& columns, const Chunk& chunk, std::int64_t n,
