@@ -69,7 +69,7 @@ thread_local bool left_by_fork = false;
 /// program may fork before that call, after another library has started OpenMP threads.
 const bool kForkHandlerFailed = pthread_atfork(nullptr, nullptr, [] { left_by_fork = true; }) != 0;
 
-/// Lower bound of max_threads().
+/// max_threads() returns at least this number.
 constexpr int kAlwaysAllowed = 16;
 
 /// Returns min(threads, max_threads()). Skips the system call of max_threads() for up to kAlwaysAllowed threads.
@@ -110,7 +110,7 @@ int max_threads() {
 
 int default_threads() { return bounded(omp_get_max_threads()); }
 
-// If the fork handler could not be registered, treats every thread as left by fork() in a child process.
+// If the fork handler could not be registered, treats every thread as one that fork() left in a child process.
 bool forked_thread() { return left_by_fork || kForkHandlerFailed; }
 
 ExecutionContext resolved(const ExecutionContext& context) {

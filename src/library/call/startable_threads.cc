@@ -28,8 +28,8 @@ struct ProbeCache {
   /// Size of the last team. GCC's runtime keeps the threads of a team for the next team; a smaller team ends the
   /// threads that it does not need.
   int last_team = 1;
-  /// Number of threads that the last probe could start, valid for kValidity. Spares a probe for each team if large and
-  /// small teams alternate.
+  /// Number of threads that the last probe could start, valid for kValidity. Saves probes if large and small teams
+  /// alternate.
   int threads = 1;
   Clock::time_point when{};
 
@@ -55,9 +55,9 @@ void* live_until_end(void* argument) {
   return nullptr;
 }
 
-/// Gives threads of a probe stacks that are slightly larger than the default. The system keeps the stacks of ended
-/// threads for new threads that need at most as much. OpenMP's threads can then reuse these stacks: LLVM's OpenMP
-/// runtime needs slightly more than the default. In a limited address space there may be no memory for further stacks.
+/// Gives threads of a probe stacks that are slightly larger than the default. When these threads end, the system keeps
+/// their stacks for new threads. OpenMP's threads can then reuse these stacks: LLVM's OpenMP runtime needs slightly
+/// more than the default. In a limited address space, there may be no memory for further stacks.
 class ProbeAttributes {
  public:
   ProbeAttributes() {
@@ -110,7 +110,7 @@ int more_threads(int count) {
 int startable_threads(int threads) {
   if (forked_thread()) return 1;
   if (!probe_cache.covers(threads)) {
-    // At this level of nesting, OpenMP runs a team with one thread.
+    // At this depth of nested parallel regions, OpenMP runs a team with one thread.
     if (omp_get_active_level() >= omp_get_max_active_levels()) return threads;
     threads = probe_cache.last_team + more_threads(threads - probe_cache.last_team);
     probe_cache.threads = threads;

@@ -139,8 +139,8 @@ Tensor bthd(Data* data, headgate_dtype dtype, std::int64_t B, std::int64_t T, st
   return tensor;
 }
 
-/// Returns the names of the compiled targets. The lists of this and the next three functions never change. Callers may
-/// therefore keep pointers to their strings.
+/// Returns the names of the compiled targets. The list never changes, so callers may keep pointers to its strings. The
+/// same is true of the next three functions.
 const std::vector<std::string>& compiled() {
   static const std::vector<std::string> names = compiled_targets();
   return names;
@@ -282,7 +282,7 @@ headgate_status headgate_active_target(const char** name) {
     headgate::require(name != nullptr, "name is null");
     const std::string active = headgate::active_target();
     *name = std::find(capi::compiled().begin(), capi::compiled().end(), active)
-                ->c_str();  // found, because the active target is always in the list
+                ->c_str();  // always found, because the list contains the active target
   });
 }
 

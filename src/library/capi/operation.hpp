@@ -44,7 +44,7 @@ Value find_named(const char* option, const char* name, const Find& find, const N
 template <typename Value, typename C>
 Value to_option(C c, [[maybe_unused]] const Value& other) {
   if constexpr (std::is_same_v<Value, GateFn>) {
-    // 0 means the default in C, but GateFn::none in C++. Every gate function has the same number in both languages
+    // 0 means the default in C, but GateFn::none in C++. Other gate functions have the same number in both languages
     // (core/gate_functions.hpp).
     if (c == HEADGATE_GATE_FN_DEFAULT) return other;
     return c == HEADGATE_GATE_FN_NONE ? GateFn::none : static_cast<GateFn>(c);

@@ -13,7 +13,7 @@
 
 namespace headgate::capi {
 
-/// Limit of struct_size in every version. A larger value indicates uninitialised memory and is refused.
+/// Largest struct_size that any version accepts. A larger value indicates uninitialised memory.
 constexpr std::size_t kMaxStructSize = 8192;
 
 /// Copies the caller's struct, which may come from another version of the library. Fields that an older struct lacks

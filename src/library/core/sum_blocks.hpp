@@ -22,7 +22,8 @@ inline constexpr std::int64_t kBackwardKeys = 192;
 /// Number of keys in a split. A forward pass of few queries divides the keys into splits. It first sums y over the keys
 /// of each split, and then over the splits.
 inline constexpr std::int64_t kSplitKeys = 1024;
-inline constexpr std::int64_t kLongSplitKeys = 2048;  ///< keys per split for int8 and for long 16-bit sequences
+/// keys per split for int8 keys and for long sequences of 16-bit keys
+inline constexpr std::int64_t kLongSplitKeys = 2048;
 /// Least number of splits of kLongSplitKeys keys in a sequence with 16-bit keys. Shorter sequences use splits of
 /// kSplitKeys keys.
 inline constexpr std::int64_t kLongSplits = 8;

@@ -143,7 +143,7 @@ constexpr std::size_t row_number(const Rows& rows, Member member) {
   return n;
 }
 
-/// Returns the row for the gradient of the input `of`. Copies kind, elements and shape from the input's row.
+/// Returns the row for the gradient of an input, `of`. Copies kind, elements and shape from the input's row.
 template <class Gradient, class Rows, typename Of>
 constexpr Gradient gradient_row(const Rows& inputs, const char* name, typename Gradient::Member member,
                                 typename Gradient::CMember c_member, Of of, std::string_view file = {}) {

@@ -27,8 +27,8 @@ struct WorkspaceItem {
 /// Placed runs both.
 class Workspace {
  public:
-  /// Creates a workspace that only counts bytes. It returns views with a shape and null data. Unless `items` is null,
-  /// it receives the total size of the buffers of each name.
+  /// Creates a workspace that only counts bytes. It returns views with a shape and null data. Stores the total size of
+  /// the buffers of each name in `items`, which may be null.
   explicit Workspace(std::vector<WorkspaceItem>* items = nullptr) : items_(items) {}
   /// Creates a workspace that places buffers in `memory`, which is aligned to Block::kAlign_bytes. `memory` must have
   /// as many bytes as a counting workspace reports in bytes() after the same calls.

@@ -35,7 +35,7 @@
 #define HWY_TARGET_INCLUDE "library/linear_attention/cpu/backward_kernel.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
-// Per-target headers must follow foreach_target.h.
+// The headers below are compiled once per target, so foreach_target.h must come first.
 #include "library/linear_attention/cpu/backward_plan-inl.hpp"
 #include "library/linear_attention/cpu/key_scans-inl.hpp"
 #include "library/linear_attention/cpu/state_group_chunk-inl.hpp"

@@ -45,7 +45,7 @@ struct StateGroupBuffers {
   }
 
   View<T, 3> keys;  ///< (Gk,T,D): rows of k, divided by their L2 norms if the problem normalises
-  /// (Gq,T,D): rows of q times scale, divided by their L2 norms if the problem normalises
+  /// (Gq,T,D): scale · q, with rows of q divided by their L2 norms if the problem normalises
   View<T, 3> queries;
   View<T, 2> key_norms;  ///< (Gk,T): inverse L2 norm of each row of k; 1 without normalisation
   /// (Gq,T): inverse L2 norm of each row of q, without scale; 1 without normalisation
@@ -61,8 +61,8 @@ struct StateGroupBuffers {
   View<T, 3> states;       ///< (G,chunks,D·Dv): each state at the start of each chunk, stored as column blocks
 };
 
-/// One group of states (LinearProblem::groups()) of one sequence, with the buffers of the group. The states have the
-/// indices g = 0 … G − 1.
+/// One group of states of one sequence, with the group's buffers. These states share heads of q and k
+/// (LinearProblem::groups()). They have the indices g = 0 … G − 1.
 template <typename T>
 struct StateGroup {
   TokenRange s;
@@ -130,7 +130,7 @@ class TokenRows {
   T *keys_, *dk_, *queries_, *dq_, *dy_, *differences_, *du_, *updates_, *dvalues_, *ddecays_;
 };
 
-/// Decay factors and dot products of a chunk's tokens. Forward and reverse scans have separate ones.
+/// Decay factors and dot products of a chunk's tokens. Forward scans and reverse scans each have their own.
 template <typename T>
 struct ChunkNumbers {
   ChunkNumbers(Workspace& ws, const LinearProblem& p)
@@ -197,8 +197,8 @@ struct LinearBackwardPlan {
     const auto useful = static_cast<std::int64_t>(std::min(work / kLeastPerThread, 1e6)) + 1;
     threads = static_cast<int>(std::clamp<std::int64_t>(useful, 1, p.context.threads));
     groups_in_batch = std::clamp<std::int64_t>(threads, 1, std::max<std::int64_t>(groups, 1));
-    // Aims at two tasks per thread between barriers. Threads then wait half as long as with one task. There is a
-    // barrier after scans 1 and 2, and another after scans 3 and 4 (backward_kernel.cc).
+    // Aims at two tasks per thread between barriers. Threads then wait half as long at a barrier as with one task. A
+    // barrier follows scans 1 and 2, and another follows scans 3 and 4 (backward_kernel.cc).
     const std::int64_t wanted = threads == 1 ? 1 : 2 * threads;
     value_pieces = std::clamp<std::int64_t>(divide_up(wanted, groups_in_batch * p.group_states()), 1, value_blocks);
     key_pieces = std::clamp<std::int64_t>(divide_up(wanted, groups_in_batch), 1, key_blocks);

@@ -45,8 +45,8 @@ Along direction_of(const ShortConvolutionProblem& p) {
   return long_sequences && std::abs(strides[2]) < std::abs(strides[3]) ? Along::tokens : Along::channels;
 }
 
-/// Limits on the number of rows and channels of a task. Tasks have the largest size unless there would be too few tasks
-/// for all threads.
+/// Returns Along::channels for short sequences, because a vector of tokens must not cross sequences. Otherwise, returns
+/// the dimension of x with the smaller stride.
 struct TaskSizes {
   std::int64_t least_rows, most_rows;
   std::int64_t least_channels, most_channels;

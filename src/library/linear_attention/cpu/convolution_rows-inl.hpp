@@ -34,7 +34,7 @@ inline constexpr std::int64_t kStripRows = 4;
 /// depends on rows r … r + K − 1 of x, where K is the number of taps.
 template <typename T, typename Stored>
 struct ConvolvedRows {
-  const T* taps;  ///< K rows of taps, then one row of biases; taps_stride apart
+  const T* taps;  ///< K rows of taps and a row of biases, taps_stride elements apart
   std::int64_t taps_stride;
   const Stored* x;
   std::int64_t x_stride;
@@ -77,7 +77,7 @@ HWY_NOINLINE void convolve_rows(const ConvolvedRows<T, Stored>& rows) {
 /// multiple of kLanes.
 template <typename T, typename Stored>
 struct ConvolvedToken {
-  const T* taps = nullptr;  ///< K rows of taps, then one row of biases; taps_stride apart
+  const T* taps = nullptr;  ///< K rows of taps and a row of biases, taps_stride elements apart
   std::int64_t taps_stride = 0;
   const Stored* rows[kMaxTaps] = {};    ///< K rows of x: K − 1 rows of the old state, then the token's row
   Stored* new_rows[kMaxTaps - 1] = {};  ///< K − 1 rows of the new state; may alias the old state
@@ -152,13 +152,13 @@ HWY_NOINLINE void convolve_tokens(const ConvolvedRows<T, Stored>& row) {
 /// activation, and ds the gradient of s. Each row has n elements; n is a multiple of kLanes.
 template <typename T, typename Stored>
 struct GradientRows {
-  const T* taps;  ///< K rows of taps, then one row of biases; taps_stride apart
+  const T* taps;  ///< K rows of taps and a row of biases, taps_stride elements apart
   std::int64_t taps_stride;
   T* sums;  ///< K rows of dweight, then a row of dbias, sums_stride apart; the kernel adds to them. Null if not needed
   std::int64_t sums_stride;
   T* window;  ///< input: ds of the K − 1 tokens before t; output: ds of the last K − 1 tokens before t + rows
   std::int64_t window_stride;
-  const Stored* x;  ///< rows of x from token t − (K − 1) on; not read if sums is null and silu is false
+  const Stored* x;  ///< rows of x from token t − (K − 1) on; read only for `sums` and for SiLU
   std::int64_t x_stride;
   const Stored* dy;  ///< rows of dy from token t on
   std::int64_t dy_stride;

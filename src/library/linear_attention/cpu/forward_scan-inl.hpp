@@ -23,7 +23,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// The states of all heads that row n of a tensor holds.
+/// The states of all heads, in row n of a tensor.
 template <typename Void>
 struct StatesIn {
   BasicTensorView<Void> tensor;

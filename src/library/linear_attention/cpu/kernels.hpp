@@ -14,7 +14,7 @@ namespace headgate {
 /// shorter sequences and parts.
 inline constexpr std::int64_t kLeastNative16Tokens = 32;
 
-/// Returns why the bf16 kernel does not compute a call. Returns null if it does. Scans compute all other calls.
+/// Returns the reason why the bf16 kernel does not compute a call, or null if it does. Scans compute all other calls.
 const char* declines_native16(const LinearForwardProblem& p);
 const char* declines_native16(const LinearBackwardProblem& p);
 

@@ -346,7 +346,7 @@ class KeyScans {
     return returned;
   }
 
-  /// Returns `row` times before(n), the decay factors F of step n before any rescaling.
+  /// Multiplies `row` by F, the decay factors of step n before any rescaling, and returns it.
   template <std::int64_t kVectors>
   HWY_INLINE Row<kVectors> times_before(const DecayFactors<T>& factors, Row<kVectors> row, std::int64_t n,
                                         std::int64_t first_column) const {

@@ -19,7 +19,7 @@
 #define HWY_TARGET_INCLUDE "library/linear_attention/cpu/linear_statistics_kernel.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
-// Per-target headers must follow foreach_target.h.
+// The headers below are compiled once per target, so foreach_target.h must come first.
 #include "library/linear_attention/cpu/query_walk-inl.hpp"
 #include "library/linear_attention/cpu/state_statistics-inl.hpp"
 
@@ -169,8 +169,7 @@ void linear_weights_typed(const LinearWeightsProblem& p) {
 
 // --- statistics that depend on all weights ---
 
-/// WalkSum lists the sums that each query accumulates over its weights. TileSum lists the sums over the queries of a
-/// tile.
+/// WalkSum numbers the sums over the weights of one query. TileSum numbers the sums over the queries of a tile.
 enum WalkSum : std::int64_t { kAbsolute, kMoment, kFirstToken, kWalkSums };
 enum TileSum : std::int64_t { kTileShare, kTileReach, kTileAbsolute, kTileSums };
 
@@ -190,8 +189,9 @@ struct TileScratch {
 template <typename T>
 class TileWorker {
  public:
-  /// True: the walk may process two tokens at a time where no query starts. All queries of a block start in the same
-  /// chunk: tiles begin at multiples of kChunk, and the width of a block divides kChunk.
+  /// True: QueryWalk may process two tokens at a time. For a block of queries, it does so in every chunk but the one in
+  /// which these queries start. All queries of a block start in the same chunk: tiles begin at multiples of kChunk, and
+  /// the width of a block divides kChunk.
   static constexpr bool kPairs = true;
   static_assert(kWalkQueries % kChunk == 0 && kChunk % (kMostVectors * kLanes<T>) == 0);
 

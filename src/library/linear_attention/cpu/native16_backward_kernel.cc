@@ -24,7 +24,7 @@
 #define HWY_TARGET_INCLUDE "library/linear_attention/cpu/native16_backward_kernel.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
-// Per-target headers must follow foreach_target.h.
+// The headers below are compiled once per target, so foreach_target.h must come first.
 #include "library/linear_attention/cpu/native16_gradients-inl.hpp"
 #include "library/linear_attention/cpu/state_group_chunk-inl.hpp"
 

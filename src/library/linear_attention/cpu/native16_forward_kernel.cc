@@ -18,7 +18,7 @@
 #define HWY_TARGET_INCLUDE "library/linear_attention/cpu/native16_forward_kernel.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
-// Per-target headers must follow foreach_target.h.
+// The headers below are compiled once per target, so foreach_target.h must come first.
 #include "library/linear_attention/cpu/forward_scan-inl.hpp"
 #include "library/linear_attention/cpu/native16_chunk-inl.hpp"
 #include "library/linear_attention/cpu/state_tasks-inl.hpp"
@@ -64,7 +64,7 @@ struct Native16LinearBuffers {
   View<BFloat16, 2> update_panels, decayed_panels;  ///< right operands of products: U, and F_last ∘ U
   View<float, 1> betas;                             ///< (kSquare): β of the chunk's tokens, then zeros
   View<float, 1> row;                               ///< scratch for one row of q or k
-  View<std::byte, 1> scan;  ///< memory for the scan that computes short parts; empty if no part is short
+  View<std::byte, 1> scan;  ///< memory for the scan, which computes parts of few tokens; empty if no part is short
 };
 
 /// Computes the tasks of one thread. A task's columns are numbered in blocks of kSquare.

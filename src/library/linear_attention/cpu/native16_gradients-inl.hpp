@@ -163,7 +163,8 @@ struct DecayTerms {
     whole = 0.0F;
   }
 
-  /// Sets the first `count` elements of `sums` to the gradients of the tokens' decays. Writes kSquare elements.
+  /// Sets the first `count` elements of `sums` to the gradients of the tokens' decays. Overwrites all kSquare elements
+  /// of `sums`.
   void sum(float* sums, std::int64_t count) const {
     __m512 low = _mm512_set1_ps(whole), high = low;
     // Adds a term to the sums of tokens [first, end).

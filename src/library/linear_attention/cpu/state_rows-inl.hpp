@@ -71,7 +71,8 @@ void load_transposed_block(const StateBlock<T, kVectors>& block, const HeadRows<
   }
 }
 
-/// Computes to[c · to_stride + r] = from[r · from_stride + c] for c < cols and r < kLanes.
+/// Transposes kLanes rows of `cols` elements: to[c · to_stride + r] = from[r · from_stride + c] for c < cols and r <
+/// kLanes.
 template <typename T>
 HWY_INLINE void transpose_lanes(T* HWY_RESTRICT to, std::int64_t to_stride, const T* HWY_RESTRICT from,
                                 std::int64_t from_stride, std::int64_t cols) {

@@ -69,8 +69,8 @@ class StateTasks {
 
   /// Makes tasks of several heads. A thread computes a chunk of one head and then the same chunk of the next head. The
   /// rows that these heads have for one token share a page, so the page's address is still in the TLB. Eight rows
-  /// of D = 128 fill a page, and eight states take 512 KiB of the outer caches. With several threads, leaves at least two
-  /// tasks for each thread.
+  /// of D = 128 fill a page, and eight states take 512 KiB of the outer caches. With several threads, leaves at least
+  /// two tasks for each thread.
   void take_heads_together(std::int64_t threads) {
     constexpr std::int64_t kMostTogether = 8;
     for (together_ = kMostTogether; together_ > 1; together_ /= 2) {
