@@ -10,11 +10,12 @@
 namespace headgate {
 
 /// Runs `kernel`, which starts teams of `threads` threads. Rethrows exceptions of `kernel`.
-/// After fork(), the child process has one thread. OpenMP cannot start a team of several threads in this thread. Runs
+/// After fork(), the child process has one thread, in which OpenMP cannot start a team of several threads. Runs
 /// `kernel`:
 ///   - on a new thread, if the calling thread is such a thread and `threads` is greater than 1
-///   - on the calling thread, in all other cases and if the system cannot start a new thread; startable_threads() then
-///     limits teams to one thread
+///   - on the calling thread, in all other cases
+/// If the system cannot start the new thread, also uses the calling thread; startable_threads() then limits teams to
+/// one thread.
 template <class Kernel>
 void run_on_live_threads(int threads, const Kernel& kernel) {
   if (threads == 1 || !forked_thread()) return kernel();

@@ -23,8 +23,8 @@ inline void throw_if_cancelled(const ExecutionContext& context) {
 }
 
 /// Cancels a call whose threads process tasks. Every thread calls requested() before a task, and skips the task if the
-/// result is true. Only the calling thread runs the callback. The constructor also runs the callback, because other
-/// threads may take every task. Without a callback, requested() costs one comparison.
+/// result is true. Only the calling thread runs the callback. The constructor runs it too, because other threads may
+/// take all tasks. Without a callback, requested() costs one comparison.
 class Cancellation {
  public:
   explicit Cancellation(const ExecutionContext& context) : callback_(cancellation_callback(context)) { requested(); }

@@ -3,9 +3,10 @@
 
 #include <cstdint>
 
-// Disables Highway targets, so that every version of Highway compiles the same list of targets. Disables each target
-// that is no faster here than the next lower target. Also disables all SVE targets: the size of SVE vectors is unknown
-// at compile time, but the kernels use arrays of vectors. CPUs with SVE run the NEON code.
+// Disables Highway targets, so that every version of Highway compiles the same list of targets. Disables:
+//   - targets that are no faster here than the next lower target
+//   - all SVE targets: the size of SVE vectors is unknown at compile time, but the kernels use arrays of vectors
+// CPUs with SVE run the NEON code.
 #ifndef HWY_DISABLED_TARGETS
 #define HWY_DISABLED_TARGETS                                                                              \
   (HWY_SSE2 | HWY_SSSE3 | HWY_AVX3_DL | HWY_AVX3_ZEN4 | HWY_AVX3_SPR | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | \

@@ -34,7 +34,7 @@ struct LinearWeightsProblem : LinearProblem {
 /// The checked arguments of linear_attention_statistics().
 struct LinearStatisticsProblem : LinearProblem {
   LinearAttentionStatistics outputs;
-  std::vector<QueryTile> tiles;  ///< tiles in order of sequences and tokens; empty unless walks()
+  std::vector<QueryTile> tiles;  ///< tiles in order of sequences and tokens; empty if walks() is false
 
   /// Returns whether a requested statistic depends on every weight of a query.
   bool walks() const;

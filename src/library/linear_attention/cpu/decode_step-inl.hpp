@@ -29,10 +29,10 @@ struct DecodeToken {
   bool has_delta;
 };
 
-/// Computes S = F ∘ S_0 + k uᵀ and y = Sᵀ q for one token, in some columns of a state with dense rows. F is the decay.
-/// u = v or, with the delta rule, u = β (v − (F ∘ S_0)ᵀ k). A scan copies the state into column blocks; DecodeStep does
-/// not, because copying pays off only for many tokens. Reads S_0 in memory order. With the delta rule, reads S_0 twice;
-/// the second read mostly hits the L2 cache.
+/// Computes one token, in some columns of a state with dense rows: S = F ∘ S_0 + k uᵀ and y = Sᵀ q. F is the decay. u
+/// is v or, with the delta rule, β (v − (F ∘ S_0)ᵀ k).
+/// Reads S_0 in memory order, without the copy to column blocks that a scan makes: the copy pays off only for many
+/// tokens. With the delta rule, reads S_0 twice; the second read mostly hits the L2 cache.
 template <typename T>
 class DecodeStep {
  public:

@@ -124,7 +124,7 @@ class LinearForwardWorker {
   }
 
  private:
-  /// Calls for_state_blocks() with the state blocks of the i-th head of a task.
+  /// Calls visit(block, columns, index) for each column block of the state of a task's i-th head.
   template <class Visit>
   HWY_INLINE void for_blocks(const StateTask& task, std::int64_t i, const Visit& visit) {
     for_state_blocks(buffers_.states.at(i), D_, p_.Dv, task, visit);

@@ -21,8 +21,8 @@ const char* declines_native16(const LinearBackwardProblem& p);
 /// Runs the forward pass with bf16 products. declines_native16() must return null. Throws like cpu_linear_forward().
 void native16_linear_forward(const LinearForwardProblem& p);
 
-/// Runs the backward pass, with bf16 products in sequences that permit them. linear_backward_scans() computes the other
-/// sequences: those of fewer than kLeastNative16Tokens tokens, and those with growing decays. declines_native16() must
+/// Runs the backward pass, with bf16 products in the sequences that permit them. linear_backward_scans() computes
+/// sequences of fewer than kLeastNative16Tokens tokens and sequences with growing decays. declines_native16() must
 /// return null. Throws like cpu_linear_backward().
 void native16_linear_backward(const LinearBackwardProblem& p);
 

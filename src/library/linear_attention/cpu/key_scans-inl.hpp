@@ -41,8 +41,8 @@ class KeyScans {
         chunks_(divide_up(group.s.T, kChunk)),
         b_(place_buffers<ScanBuffers<T>>(scratch, p)) {}
 
-  /// Runs scans 3 and 4 on the column blocks of a piece, for all states of the group. One task computes all of them,
-  /// because states that share a head of q or k add to the same gradients.
+  /// Runs scans 3 and 4 on a piece, which is a range of column blocks, for all states of the group. One task computes
+  /// all of them, because states that share a head of q or k add to the same gradients.
   void run(const typename LinearBackwardPlan<T>::Piece& piece) {
     piece_ = piece;
     for (g_ = 0; g_ < p_.group_states(); ++g_) {
@@ -59,7 +59,7 @@ class KeyScans {
     return {c * kChunk, std::min(kChunk, group_.s.T - c * kChunk), direction};
   }
 
-  /// Calls for_state_blocks() with the blocks of the piece.
+  /// Calls visit(block, columns, index) for each column block of the piece.
   template <class Visit>
   HWY_INLINE void for_blocks(const Visit& visit) {
     for_state_blocks(b_.state.data, round_up(p_.Dv, kMostVectors), p_.D, piece_, visit);
@@ -435,9 +435,9 @@ class KeyScans {
     return product;
   }
 
-  /// Writes the gradient of the decay at step n of the reverse scan. `product` is the elementwise product of the stored
-  /// state before the token and its stored gradient, summed over the features of v. Multiplies `product` by the decay
-  /// factors F of the state and of the gradient.
+  /// Writes the gradient of the decay at step n of the reverse scan: `product` times the decay factors F of the state
+  /// and of its gradient. `product` is the stored state before the token times its stored gradient, element by element,
+  /// summed over the features of v.
   template <std::int64_t kVectors>
   HWY_INLINE void write_ddecay(Row<kVectors> product, std::int64_t n, std::int64_t token, std::int64_t first_column) {
     const DecayFactors<T>& factors = b_.forward.factors;

@@ -247,8 +247,8 @@ class TileWorker {
     Row absolute = Row::zero(), moment = Row::zero(), last = Row::zero();
   };
 
-  /// Computes one tile of queries for output head `ho`. Writes a sum over the tile's queries to `tile_sums` for each
-  /// TileSum.
+  /// Computes one tile of queries for output head `ho`. Writes the sums over the tile's queries, one for each TileSum,
+  /// to `tile_sums`.
   void run(const QueryTile& tile, std::int64_t ho, double* tile_sums, Cancellation& cancellation) {
     const TokenRange s = p_.sequence(tile.n);
     for (std::int64_t c = 0; c < tile.count; ++c) b_.walk.tokens(c) = tile.first + c;

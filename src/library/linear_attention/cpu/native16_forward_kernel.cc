@@ -76,8 +76,8 @@ class Native16LinearWorker {
     if (!b_.decays.present) b_.decays.fill();
   }
 
-  /// Computes the task's columns of the states, and the same columns of y, for all tokens of the sequence. Uses the
-  /// scan for parts of few tokens.
+  /// Computes the task's columns of the states, and the same columns of y, for all tokens of the sequence. Snapshots
+  /// divide the sequence into parts. Uses the scan for parts of few tokens.
   void run(const StateTask& task, Cancellation& cancellation) {
     static_assert(kMostVectors * kLanes<float> == kSquare);  // the scan divides columns into blocks of the same size
     for_parts(

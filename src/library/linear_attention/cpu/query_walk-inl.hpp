@@ -129,7 +129,7 @@ class QueryWalk {
     load_betas(b_.betas, p_, s, h_, chunk);
   }
 
-  /// Walks one block over the tokens of a chunk.
+  /// Updates one block of R for the tokens of a chunk.
   template <int kOuterProducts, std::int64_t kVectors>
   void scan(const StateBlock<T, kVectors>& block, const StateColumns& columns, const Chunk& chunk, Sink& sink) {
     typename Sink::template Block<kVectors> weights(sink, columns, chunk);

@@ -135,10 +135,11 @@ class DecayFactors {
   /// Returns F after the last step of the chunk.
   const T* last() const { return running_.data; }
 
-  /// The following functions multiply n elements of `from` by a factor and write them to `to`, which may alias `from`:
-  ///   times_before()   factor before(s), F before any rescaling in step s
-  ///   times_inverse()  factor inverse(s)
-  ///   times_after()    factor 1 / inverse(s), F after any rescaling in step s
+  /// The following functions multiply n elements of `from` by a factor and write them to `to`, which may alias `from`.
+  /// The factors are:
+  ///   times_before()   F before any rescaling in step s
+  ///   times_inverse()  1/F after any rescaling in step s
+  ///   times_after()    F after any rescaling in step s
   /// Without decay the factor is 1.
   void times_before(T* to, const T* from, std::int64_t s, std::int64_t n) const {
     present() ? multiply(to, from, before(s), n) : copy(to, from, n);
@@ -244,8 +245,8 @@ HWY_INLINE T sum_of(const T* x, std::int64_t n) {
 }
 
 /// Loads the row of q or k that step n visits, and pads the row with zeros to `padded` columns. If the problem
-/// normalises, divides the row by its L2 norm. Multiplies the row by `factor`. Returns the inverse norm, limited to the
-/// largest T. Returns 1 without normalisation.
+/// normalises, divides the row by its L2 norm. Then multiplies the row by `factor`. Returns the inverse norm, limited
+/// to the largest number of type T, or 1 without normalisation.
 template <typename T>
 T load_normalised(T* HWY_RESTRICT to, const HeadRows<const void>& from, const Chunk& chunk, std::int64_t n,
                   std::int64_t padded, const LinearProblem& p, T factor) {

@@ -19,11 +19,10 @@ HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
 /// Number of vectors in a row of the widest block. A pass visits two tokens and computes four products of the state
-/// with a vector. With rows of 2 vectors, the sums of these products and the added rows fill 16 registers. Enough
-/// multiply-adds are then independent to hide their latency. The pass loads and stores each vector of the state once
-/// for 6 multiply-adds, and reaches 0.94 of FMA peak (Zen 3, D = 128).
-/// The alternative is a pass over one token with rows of 4 vectors. It executes as many instructions, but its stores
-/// limit it to 0.64 of FMA peak.
+/// with a vector. With rows of 2 vectors, the sums of these products and the added rows fill 16 registers. Each load
+/// and store of a vector of the state serves 6 multiply-adds, so the pass reaches 0.94 of FMA peak (Zen 3, D = 128). A
+/// pass over one token with rows of 4 vectors executes as many instructions, but its stores limit it to 0.64 of FMA
+/// peak.
 inline constexpr std::int64_t kMostVectors = 2;
 
 /// Divides the columns of a state into blocks of kMostVectors vectors. The last block may have fewer vectors. The

@@ -19,10 +19,14 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Writes one row dx of dq or dk. x is the row of q or k, and `gradient` is the gradient of `row`.
-/// If the problem normalises, `row` is factor · x̂ with x̂ = norm · x and norm = 1/√(Σ x² + eps). Then dx = factor ·
-/// norm (gradient − x̂ Σ x̂ ∘ gradient).
-/// Otherwise `row` is factor · x, and dx = factor · gradient. `scratch` has D elements.
+/// Writes one row dx of dq or dk. x is the row of q or k. `row` is x after normalisation and scaling, and `gradient` is
+/// the gradient of `row`. If the problem normalises:
+///   row = factor · x̂, where x̂ = norm · x and norm = 1/√(Σ x² + eps)
+///   dx = factor · norm (gradient − x̂ Σ x̂ ∘ gradient)
+/// Otherwise:
+///   row = factor · x
+///   dx = factor · gradient
+/// `scratch` has D elements.
 template <typename T>
 void write_row_gradient(const HeadRows<void>& to, const T* HWY_RESTRICT gradient, const T* HWY_RESTRICT row, T norm,
                         std::int64_t token, T factor, const LinearProblem& p, T* HWY_RESTRICT scratch) {

@@ -59,7 +59,7 @@ class ValueScans {
 
   bool saves_states() const { return group_.buffers.states.shape[0] > 0; }
 
-  /// Calls for_state_blocks() with the blocks of the piece.
+  /// Calls visit(block, columns, index) for each column block of the piece.
   template <class Visit>
   HWY_INLINE void for_blocks(const Visit& visit) {
     for_state_blocks(b_.state.data, D_, p_.Dv, piece_, visit);
