@@ -46,7 +46,7 @@ inline std::string dtypes_text(std::initializer_list<DType> dtypes) {
   return text;
 }
 
-/// Returns whether the product of max(dim, 1) over all dimensions fits in int64.
+/// Returns whether the number of elements fits in int64. Counts dimensions of size 0 as 1.
 inline bool product_fits(const Shape& shape) {
   std::int64_t product = 1;
   for (const std::int64_t dim : shape) {

@@ -14,8 +14,8 @@
 
 namespace headgate {
 
-/// Returns the name of a gate function for messages. Returns the number of an invalid value, which is the same in C and
-/// C++.
+/// Returns the name of a gate function for messages, or the number of an invalid value. Invalid values have the same
+/// number in C and C++.
 inline std::string gate_fn_text(GateFn fn) {
   const bool is_function = fn == GateFn::none || gate_row(fn) < kGateFunctions.size();
   return is_function ? std::string(word_of(fn)) : formatted("{}", static_cast<std::int32_t>(fn));

@@ -13,7 +13,7 @@ namespace headgate {
 /// After fork(), the child process has one thread, in which OpenMP cannot start a team of several threads. Runs
 /// `kernel`:
 ///   - on a new thread, if the calling thread is such a thread and `threads` is greater than 1
-///   - on the calling thread, in all other cases
+///   - on the calling thread, in all other cases.
 /// If the system cannot start the new thread, also uses the calling thread; startable_threads() then limits teams to
 /// one thread.
 template <class Kernel>

@@ -96,7 +96,7 @@ void narrow(headgate_attention_inputs* range, const headgate_attention_inputs* g
   std::copy(vectors.key_lengths.begin(), vectors.key_lengths.end(), key_lengths);
 }
 
-/// Converts an array of C structs with members attn and lse: the parts of a merge, or their gradients.
+/// Converts an array of C structs that hold partial results of attention (attn and lse), or the gradients of these.
 template <typename Cpp, typename C>
 std::vector<Cpp> to_parts(const C* given, std::size_t count, const char* name) {
   require(given != nullptr || count == 0, "{} is null but count is {}", name, count);

@@ -27,7 +27,7 @@ constexpr bool same(std::int32_t c, Enum cpp) {
   return c == static_cast<std::int32_t>(cpp);
 }
 
-/// Returns find(name), for an option whose value is a name in C. Returns `other` if the name is null or empty. If
+/// Returns the option's value that `name` selects in C: find(name). Returns `other` if the name is null or empty. If
 /// find() fails, throws Error with the option's name and the valid names().
 template <class Find, class Names, typename Value>
 Value find_named(const char* option, const char* name, const Find& find, const Names& names, const Value& other) {
@@ -62,8 +62,8 @@ inline const Backend* to_option<const Backend*>(const char* backend, const Backe
   return find_named("backend", backend, find, supported_backends, static_cast<const Backend*>(nullptr));
 }
 
-/// Checks an option's has_ member in C. Throws Error if the member is neither 0 nor 1. Also throws Error if the member
-/// is 0 but the option's value is not.
+/// Checks the has_ member of an option in C. Throws Error if the member is neither 0 nor 1, or if it is 0 while the
+/// option's value is not 0.
 template <class Row, class C>
 void check_given(const Row& row, const C& c) {
   const std::int32_t given = c.*row.in_c.given;

@@ -162,7 +162,8 @@ constexpr const AttentionInput& input_of_gradient(const AttentionGradient& gradi
   return kAttentionInputs[row_number(kAttentionInputs, gradient.gradient_of)];
 }
 
-/// Returns whether a view of sinks holds one logit for each head, (1,1,1,Hq). Otherwise it holds one for each query.
+/// Returns whether the attention sinks have one logit for each head, (1,1,1,Hq). Otherwise, they have one for each
+/// query.
 inline bool are_sinks_of_heads(const ConstTensorView& sinks) {
   return sinks.shape[0] == 1 && sinks.shape[1] == 1 && sinks.shape[2] == 1;
 }

@@ -30,7 +30,7 @@ namespace headgate::HWY_NAMESPACE {
 // Products in this file are c = a b, with f32 c (m,n) and bf16 a (m,k), b (k,n). m and n are multiples of 16, and k is
 // zero-padded to a multiple of 32.
 //   a  the left operand, stored as rows of k elements with any row stride
-//   b  the right operand, stored as panels of 16 columns, each with shape (k/2, 16, 2)
+//   b  the right operand, stored as panels of 16 columns, each with shape (k/2, 16, 2).
 // Element (x,y) of a panel is at [x/2][y][x % 2].
 
 /// Sizes of the product that one AMX instruction computes: rows of c, columns of c, and the depth k.

@@ -37,10 +37,10 @@ inline std::size_t edit_distance(std::string_view a, std::string_view b) {
 }
 
 /// Returns the word of `known` with the fewest edits from `text`; the first such word if there are several. Ignores
-/// words whose edits exceed a third of the longer word's characters. If no word is left, returns the first word that
-/// begins with `text`, or "".
+/// words whose edits exceed a third of the longer word's characters. If all words are ignored, returns the first word
+/// that begins with `text`. Returns "" if there is none.
 inline std::string_view nearest_word(std::string_view text, const std::vector<std::string_view>& known) {
-  // Least number of characters of `text` for suggesting a word that begins with `text`.
+  // Least length of a text for which a word that begins with it is suggested.
   constexpr std::size_t kLeastBeginning = 3;
   // Longer texts get no suggestion, because the search takes quadratic time.
   constexpr std::size_t kMostCharacters = 64;

@@ -5,7 +5,7 @@
 
 // Disables Highway targets, so that every version of Highway compiles the same list of targets. Disables:
 //   - targets that are no faster here than the next lower target
-//   - all SVE targets: the size of SVE vectors is unknown at compile time, but the kernels use arrays of vectors
+//   - all SVE targets: the size of SVE vectors is unknown at compile time, but the kernels use arrays of vectors.
 // CPUs with SVE run the NEON code.
 #ifndef HWY_DISABLED_TARGETS
 #define HWY_DISABLED_TARGETS                                                                              \

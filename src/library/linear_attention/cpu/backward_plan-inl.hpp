@@ -53,7 +53,7 @@ struct StateGroupBuffers {
   View<T, 3> dy;           ///< (G·R,T,Dv)
   View<T, 3> differences;  ///< (G,T,Dv): v_t − e^{g_t} S_{t−1}ᵀ k_t of each state; v_t without a delta rule
   View<T, 3> du;           ///< (G,T,Dv)
-  View<T, 3> updates;      ///< (G,T,Dv): u_t of each state; equal to `differences`, times β_t with a delta rule
+  View<T, 3> updates;      ///< (G,T,Dv): u_t of each state: `differences`, with a delta rule times β_t
   View<T, 3> dvalues;      ///< (G,T,Dv): β_t du_t of each state; du_t without a delta rule
   View<T, 3> dq;           ///< (Gq,T,D): gradient of `queries`
   View<T, 3> dk;           ///< (Gk,T,D): gradient of `keys`

@@ -217,7 +217,7 @@ class KeyScans {
   ///   count     number of steps to take, as an integral_constant: usually 2; 1 for a step without a partner, or if
   ///             several query heads read the state
   ///   step      the first of these steps
-  ///   returned  products of the stored state before `step` with read_vector(step) and with read_vector(step + 1)
+  ///   returned  products of the stored state before `step` with read_vector(step) and with read_vector(step + 1).
   /// After the last step, multiplies the block by the decay factors F. SecondBlock::written leaves the block unchanged.
   template <Direction kDirection, SecondBlock kSecond, std::int64_t kVectors, class Visit>
   HWY_INLINE void scan(const StateBlock<T, kVectors>& block, std::int64_t first_column, const Chunk& chunk,

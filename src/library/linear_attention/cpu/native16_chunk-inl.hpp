@@ -289,7 +289,7 @@ HEADGATE_DOTS_ATTR inline HWY_NOINLINE void pack_and_decay_state(const PairPanel
 
 /// Rounds rows of U to bf16 and packs them as right operands of products:
 ///   plain    U
-///   decayed  U with row i times factors[i]; not written if `factors` is null
+///   decayed  U with row i times factors[i]; not written if `factors` is null.
 /// Rows from `count` on are zeros. Returns a mask: bit n is set if columns 32 n … 32 n + 31 have an infinity or NaN
 /// after rounding.
 HEADGATE_DOTS_ATTR inline HWY_NOINLINE unsigned pack_updates(const PairPanels& plain, const PairPanels& decayed,

@@ -139,7 +139,7 @@ class DecayFactors {
   /// The factors are:
   ///   times_before()   F before any rescaling in step s
   ///   times_inverse()  1/F after any rescaling in step s
-  ///   times_after()    F after any rescaling in step s
+  ///   times_after()    F after any rescaling in step s.
   /// Without decay the factor is 1.
   void times_before(T* to, const T* from, std::int64_t s, std::int64_t n) const {
     present() ? multiply(to, from, before(s), n) : copy(to, from, n);
