@@ -45,6 +45,12 @@ const Json& text_config_of(const Json& file) {
 /// Returns whether a training run began its sequences with BOS. The task bigram-backcopy always does.
 bool trained_after_bos(const Json& json) { return has(json, "bos", "on") || has(json, "task", "bigram-backcopy"); }
 
+/// Returns whether a training run read the ids of a tokenizer.
+bool trained_on_ids(const Json& json) {
+  const auto hash = json.find("tokenizer_hash");
+  return hash != json.end() && *hash != "";
+}
+
 }  // namespace
 
 ByteText byte_text_of(const std::string& directory) {
@@ -55,15 +61,17 @@ ByteText byte_text_of(const std::string& directory) {
   const auto vocab = config.find("vocab_size");
   const bool has_vocab = vocab != config.end() && vocab->is_number_unsigned();
   const std::uint64_t tokens = has_vocab ? vocab->get<std::uint64_t>() : kBytes + 1;
+  const Json run = state.empty() ? Json::object() : object_of(directory + "/" + io::kRunState, state);
+  if (trained_on_ids(run)) return ByteText::none;
   const bool trained_here = !state.empty(), begins = has(config, kBosKey, kByteBos);
   const bool few = tokens <= kBytes || tokens == kVocabWithByteBos;
-  if (!few && !begins && !trained_here && !has(config, "model_type", "headgate")) return ByteText::none;
+  const bool without_bos = has(config, "model_type", "headgate") && has(config, kBosKey, nullptr);
+  if (!few && !begins && !trained_here && !without_bos) return ByteText::none;
   if (begins && tokens <= kBytes) {
     io::fail(path, "{} {} is outside the vocabulary of {} tokens", kBosKey, kByteBos, tokens);
   }
   if (config.contains(kBosKey)) return begins ? ByteText::after_bos : ByteText::plain;
-  const bool after_bos =
-      trained_here ? trained_after_bos(object_of(directory + "/" + io::kRunState, state)) : tokens == kVocabWithByteBos;
+  const bool after_bos = trained_here ? trained_after_bos(run) : tokens == kVocabWithByteBos;
   return after_bos ? ByteText::after_bos : ByteText::plain;
 }
 

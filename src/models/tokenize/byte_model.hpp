@@ -12,14 +12,13 @@ enum class ByteText {
   after_bos,  ///< the input is kByteBos, followed by the bytes of the text
 };
 
-/// Returns the input format of the model in `directory`, which must have a config.json. Returns ByteText::none if
-/// `directory` also has a tokenizer.json. Throws io::FileError.
+/// Returns the input format of the model in `directory`, which holds config.json. Returns none if `directory` also
+/// holds tokenizer.json, or if a training run read the ids of a tokenizer. Throws io::FileError.
 ///
-/// The tokens are bytes if one of these conditions holds:
-/// - model_type is "headgate".
-/// - vocab_size is at most 256, or equals kVocabWithByteBos.
-/// - bos_token_id is kByteBos.
-/// - A training run of Headgate wrote trainer_state.json.
+/// Otherwise the tokens are bytes if any of these holds:
+/// - vocab_size is at most 256 or equals kVocabWithByteBos
+/// - bos_token_id is kByteBos or, if model_type is "headgate", null
+/// - a training run of Headgate wrote trainer_state.json
 ///
 /// The first of these that exists tells whether BOS precedes a text:
 /// - the key bos_token_id

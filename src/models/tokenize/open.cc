@@ -27,8 +27,9 @@ std::unique_ptr<Tokenizer> tokenizer_of_bytes(const std::string& directory) {
   }
   io::fail(
       directory,
-      "no tokenizer.json, and by config.json the model does not read bytes (vocab_size at most 256, or {} with BOS)",
-      kVocabWithByteBos);
+      "no tokenizer.json, and by config.json the model does not read bytes (vocab_size at most 256, or {} with BOS; "
+      "bos_token_id {} or, of model_type headgate, null)",
+      kVocabWithByteBos, kByteBos);
 }
 
 std::unique_ptr<Tokenizer> read_file(const std::string& path) {

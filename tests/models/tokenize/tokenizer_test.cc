@@ -243,7 +243,8 @@ TEST(Tokenizer, TextOfBytes_ByConfig_BeginsWithBosOrNot) {
   EXPECT_EQ(text(R"({"vocab_size": 264})"), ByteText::after_bos);
   EXPECT_EQ(text(R"({"vocab_size": 256})"), ByteText::plain);
   EXPECT_EQ(text(R"({"vocab_size": 300, "bos_token_id": 256})"), ByteText::after_bos);
-  EXPECT_EQ(text(R"({"vocab_size": 300, "model_type": "headgate"})"), ByteText::plain);
+  EXPECT_EQ(text(R"({"vocab_size": 300, "model_type": "headgate", "bos_token_id": null})"), ByteText::plain);
+  EXPECT_EQ(text(R"({"vocab_size": 300, "model_type": "headgate"})"), ByteText::none) << "its tokenizer is missing";
   EXPECT_EQ(text(R"({"vocab_size": 300, "model_type": "llama", "bos_token_id": 1})"), ByteText::none);
   EXPECT_THROW(text(R"({"vocab_size": 256, "bos_token_id": 256})"), io::FileError);
   EXPECT_THROW(text("[]"), io::FileError);
@@ -256,6 +257,10 @@ TEST(Tokenizer, TextOfBytes_ByConfig_BeginsWithBosOrNot) {
   EXPECT_EQ(text(R"({"vocab_size": 300})"), ByteText::after_bos);
   write_bytes(scratch / "trainer_state.json", R"({"task": "bigram-backcopy", "bos": "off"})");
   EXPECT_EQ(text(R"({"vocab_size": 264})"), ByteText::after_bos);
+  write_bytes(scratch / "trainer_state.json", R"({"task": "text", "bos": "off", "tokenizer_hash": "d67c"})");
+  EXPECT_EQ(text(R"({"vocab_size": 264, "model_type": "headgate"})"), ByteText::none) << "a run on ids";
+  write_bytes(scratch / "trainer_state.json", R"({"task": "text", "bos": "off", "tokenizer_hash": ""})");
+  EXPECT_EQ(text(R"({"vocab_size": 300})"), ByteText::plain);
   // A file of transformers' Trainer, which may hold NaN.
   write_bytes(scratch / "trainer_state.json", R"({"global_step": 5, "log_history": [{"loss": NaN}]})");
   EXPECT_EQ(text(R"({"vocab_size": 32000, "model_type": "llama"})"), ByteText::none);

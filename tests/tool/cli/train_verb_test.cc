@@ -167,7 +167,9 @@ TEST_F(TrainVerbTest, Name_NotUtf8_IsRefusedBeforeTheRun) {
   const std::string text = verb.path("te\xffxt");
   testing::write_bytes(text, testing::prose(4000));
   expect_refused(verb.train("run", {"--data", text}), "train", "te\\xffxt: not UTF-8");
-  expect_refused(verb.train("run", {"--include", "*\xff"}), "train", "--include *\\xff: not UTF-8");
+  std::filesystem::create_directory(verb.path("texts"));
+  expect_refused(verb.train("run", {"--data", verb.path("texts"), "--include", "*\xff"}), "train",
+                 "--include *\\xff: not UTF-8");
   EXPECT_FALSE(std::filesystem::exists(verb.path("run")));
 }
 
