@@ -49,8 +49,10 @@ class Operation:
         )
 
     def schema_of_options(self) -> str:
-        """Returns the options as text of a PyTorch operator schema."""
-        return ", ".join(f"{option.type} {name}={_literal(option.default)}" for name, option in self.options.items())
+        """Returns the options as text of a PyTorch operator schema. Compiled programs are specialized on the values of
+        an "int", but not of a "SymInt", so that a new dropout_seed does not compile them again."""
+        types = {name: "SymInt" if option.type == "int" else option.type for name, option in self.options.items()}
+        return ", ".join(f"{types[name]} {name}={_literal(option.default)}" for name, option in self.options.items())
 
     def changed(self, options: dict[str, Any]) -> dict[str, Any]:
         """Returns the options that differ from their defaults."""

@@ -4,6 +4,7 @@
 import pytest
 import torch
 from torch import nn
+from torch._dynamo.testing import CompileCounterWithBackend
 from torch.func import grad, vmap
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
@@ -125,6 +126,22 @@ def test_seed_given_a_compiled_program_drops_the_same_weights():
         return gated_attention(*tensors, dropout=P, dropout_seed=7)
 
     assert torch.equal(torch.compile(run, backend="aot_eager", fullgraph=True)(*inputs), run(*inputs))
+
+
+def test_compiled_program_with_new_seeds_is_not_compiled_again():
+    inputs = problem()
+    backend = CompileCounterWithBackend("aot_eager")
+
+    def run(seed):
+        return gated_attention(*inputs, dropout=P, dropout_seed=seed)
+
+    compiled = torch.compile(run, backend=backend, fullgraph=True)
+    for seed in range(12):
+        found, expected = compiled(seed), run(seed)
+        assert torch.equal(found, expected)
+        for ours, theirs in zip(*(torch.autograd.grad(y.square().sum(), inputs) for y in (found, expected))):
+            assert torch.equal(ours, theirs)
+    assert backend.frame_count <= 2  # with one seed, and with any
 
 
 def test_vmap_examples_drop_the_same_weights_as_calls_of_their_own():
