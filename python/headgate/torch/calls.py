@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._functorch import eager_transforms
 from torch.autograd import forward_ad
 
 import headgate
@@ -38,21 +39,19 @@ def _is_differentiated(tensor: Tensor) -> bool:
 
 
 def refuse_transforms(what: str, arguments: dict[str, Any], differentiable: Container[str] = ()) -> None:
-    """Raises RuntimeError in two cases:
-
-    - An argument has a forward-mode derivative, which PyTorch would silently lose.
-    - torch.func differentiates an argument that is not in `differentiable`.
-
-    The message names the argument. PyTorch's own error does not.
-    """
-    if torch.compiler.is_compiling():
+    """Raises RuntimeError if an argument has a forward-mode derivative, which PyTorch would silently lose. Also raises
+    it if torch.func differentiates an argument that is not in `differentiable`. The message names the argument, unlike
+    PyTorch's own error. In a compiled program it finds the tangents of torch.func.jvp alone, and the error causes a graph
+    break."""
+    compiles = torch.compiler.is_compiling()
+    if compiles and eager_transforms.JVP_NESTING == 0:
         return
     for name, tensor in arguments.items():
         if not isinstance(tensor, Tensor):
             continue
         if _has_tangent(tensor):
             raise RuntimeError(f"{what}: {name} {FORWARD_MODE}")
-        if name not in differentiable and _is_differentiated(tensor):
+        if not compiles and name not in differentiable and _is_differentiated(tensor):
             raise RuntimeError(f"{what}: {name} is differentiated by torch.func, which is not supported: use autograd")
 
 

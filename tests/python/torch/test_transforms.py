@@ -206,6 +206,19 @@ def test_gradients_of_other_functions_are_refused_by_name(name):
         jvp(total, (x,), (x,))
 
 
+@pytest.mark.parametrize("name", ("attention", "linear_attention", "gated_norm", "short_convolution", "GatedDeltaNet"))
+def test_forward_mode_in_a_compiled_program_is_refused(name):
+    call, x, argument = {"attention": (lambda x: gated_attention(Q, x, Q), Q, "gated_attention: k"), **OTHERS}[name]
+    forward = torch.compile(lambda x: jvp(call, (x,), (x,)), backend="aot_eager")
+    with pytest.raises(RuntimeError, match=f"{argument} has a tangent: forward-mode"):
+        forward(x)
+
+
+def test_call_without_tangents_in_a_compiled_forward_mode_is_computed():
+    forward = torch.compile(lambda x: jvp(lambda z: z * gated_attention(Q, Q, Q), (x,), (x,)), backend="aot_eager")
+    torch.testing.assert_close(forward(Q)[1], Q * gated_attention(Q, Q, Q))
+
+
 def test_layer_names_its_input_in_forward_mode():
     layer, h = GatedAttention(8, 2), torch.randn(1, T, 8)
     with pytest.raises(RuntimeError, match="^GatedAttention: h has a tangent: forward-mode"):
