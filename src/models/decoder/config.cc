@@ -44,7 +44,7 @@ void require_one_for_each_layer(const std::string& what, const std::vector<Eleme
           list.size(), layers);
 }
 
-/// Checks all fields of a config. Messages begin with `where` and contain of(field), the name of the field.
+/// Checks all fields of a config. Each message begins with `where`, followed by the field's name: the result of `of`.
 void check_fields(const DecoderConfig& c, const std::string& where, const FieldNames& of) {
   const auto name = [&](const FieldText& row) { return where + of(row); };
   for_each_row(kConfigKeys, [&](const auto& row) {

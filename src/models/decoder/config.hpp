@@ -31,7 +31,7 @@ using layers::QkvBias;
 ///   post     | the outputs; in layers of linear attention, the inputs (OLMo-Hybrid)
 enum class NormPlacement : std::int32_t { pre, sandwich, post };
 
-/// Activation function act of the MLP, which computes act(gate) ∘ up. gelu_tanh is GELU in its tanh approximation.
+/// Activation function of the MLP, which computes activation(gate) ∘ up. gelu_tanh is GELU in its tanh approximation.
 using layers::Activation;
 
 /// Selects the mixer of a layer: causal attention to all previous tokens, attention to a sliding window, or Gated
@@ -80,7 +80,8 @@ struct Experts {
   Switch shared_gate = Switch::off;  ///< whether a sigmoid gate multiplies the output of the shared expert
   Switch biases = Switch::off;       ///< whether the router and the routed experts have biases
   ExpertActivation activation = ExpertActivation::swiglu;  ///< activation of the routed experts
-  /// Bounds of the routed experts' activations, one per layer; a bound of 0 or an empty list means none.
+  /// Bound of the routed experts' activations in each layer. 0 means that the layer has no bound. An empty list means
+  /// that no layer has one.
   std::vector<double> limits;
   std::vector<double> shared_limits;  ///< bounds of the shared expert's activations, in the same form as `limits`
 
@@ -167,18 +168,18 @@ enum class NamesIn { code, file, command_line };
 /// every size, so that products of the sizes of a valid config fit in 63 bits.
 void validate(const DecoderConfig& config, NamesIn names = NamesIn::code);
 
-/// Function that takes a field's row of kConfigKeys and returns the name of the field for messages.
+/// Function that returns the name of a field for messages. Its argument is the field's row in the table kConfigKeys.
 using FieldNames = std::function<std::string(const FieldText&)>;
 void validate(const DecoderConfig& config, const FieldNames& names);
 
-/// Returns whether the config describes a Qwen3 model. `transformers` can run such a model with the same results.
+/// Returns whether the config describes a Qwen3 model, which `transformers` can run with the same results.
 bool is_qwen3(const DecoderConfig& config);
 
 /// Returns how many features of a head RoPE rotates: rope_fraction · head_dim, rounded down to an even number.
 std::int64_t rotary_dim(double rope_fraction, std::int64_t head_dim);
 
-/// Returns a fraction x for which rotary_dim(x, head_dim) is `features`, or features − 1 if `features` is odd. Corrects
-/// for rounding, because the quotient features / head_dim can be one ulp too small.
+/// Returns the rope_fraction that makes RoPE rotate `features` features of a head, or features − 1 if `features` is
+/// odd. The quotient features / head_dim can be one ulp too small. Then the result is the next larger number.
 double rope_fraction_of(std::int64_t features, std::int64_t head_dim);
 
 /// Returns why the decoder cannot train the model, or an empty string if it can.
@@ -190,9 +191,9 @@ std::int64_t parameter_count(const DecoderConfig& config);
 /// Returns the config of a plain model for comparison: no gate, no OutputControl, no sinks, and NormPlacement::pre.
 DecoderConfig baseline_of(DecoderConfig config);
 
-/// Returns the config with a reduced ffn, which has about as many parameters as baseline_of(config). Reduces ffn by a
-/// multiple of 4, so that the numbers of parameters differ as little as possible. Throws Error if ffn would become less
-/// than 1.
+/// Returns the config with a smaller MLP width `ffn`, so that it has about as many parameters as baseline_of(config).
+/// Among all reductions by a multiple of 4, chooses the one with the smallest difference. Throws Error if ffn would
+/// become less than 1.
 DecoderConfig match_params(const DecoderConfig& config);
 
 class ParameterTable;
@@ -201,8 +202,8 @@ class ParameterTable;
 /// counts as 2. The result is the sum of:
 /// - 4 · matrix parameters · tokens, for the outputs and for the gradients of the inputs
 /// - 2 · trained matrix parameters · tokens, for the gradients of the matrices
-/// - 12 · heads · head_dim · pairs for each layer of attention, where `pairs` is the number of causal (query, key)
-///   pairs
+/// - 12 · heads · head_dim · pairs for each attention layer. A pair is a token and
+///   an earlier token or itself; windows do not reduce the number.
 ///
 /// Does not count the embedding lookup.
 double training_flops(const DecoderConfig& config, const ParameterTable& trained, std::int64_t batch, std::int64_t seq);

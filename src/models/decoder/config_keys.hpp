@@ -13,8 +13,8 @@
 #include "library/core/words.hpp"
 #include "models/decoder/config.hpp"
 
-// Defines the names, range, default and help text of each field of a DecoderConfig. config.json, the command line,
-// checks and documents use them.
+// Defines the name, range, default and help text of each field of a DecoderConfig. config.json, command-line options,
+// validation and documents are based on these definitions.
 
 namespace headgate::models {
 
@@ -30,7 +30,7 @@ enum class Presence {
   with_gate  ///< written if any setting of the gate differs from its default
 };
 
-/// Tells which values of a field a Qwen3 model may have: any value, or only the default.
+/// Restricts a field in models of type Qwen3: to any value, or to the default.
 enum class InQwen3 { any, default_alone };
 
 /// Heading in --help under which the field's option is listed.
@@ -54,11 +54,11 @@ struct KeyRules {
   Range<Element> range = {};
   InQwen3 in_qwen3 = InQwen3::any;
   OptionGroup group = OptionGroup::model;
-  /// Value that the option sets if it takes no argument. Absent for options with an argument.
+  /// Value of the field if the command line has the option. Absent for options that take an argument.
   std::optional<Element> flag = std::nullopt;
 };
 
-/// Returns the part of a config that has type Owner: a member, or the config itself.
+/// Returns `config` itself, or its member of type Owner.
 template <class Owner, class Config>
 constexpr auto& part_of(Config& config) {
   if constexpr (std::is_same_v<Owner, layers::GateVariant>) {
@@ -74,8 +74,8 @@ constexpr auto& part_of(Config& config) {
   }
 }
 
-/// Describes one field of a config or of one of its parts. Files, the command line, checks and documents use the
-/// description.
+/// Describes one field of a config or of its members. config.json, command-line options, validation and documents are
+/// based on the description.
 template <class Owner, typename V>
 struct ConfigKey : FieldText, KeyRules<V> {
   using Value = V;
@@ -99,7 +99,7 @@ inline constexpr Range<double> kNotNegative{.least = 0.0};
 inline constexpr Range<double> kFinite{};
 inline constexpr Range<double> kFromOneOn{.least = 1.0};
 
-/// Lists all fields in the order of config.json. OptionGroup::gate marks exactly the fields of the gate.
+/// Lists all fields in the order of config.json. The fields of the gate, and no others, have OptionGroup::gate.
 inline constexpr std::tuple kConfigKeys{
     ConfigKey(&DecoderConfig::vocab,
               {.name = "vocab", .key = "vocab_size", .option = "--vocab", .type = "N", .help = "Rows of the embedding"},

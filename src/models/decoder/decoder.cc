@@ -79,15 +79,15 @@ struct Decoder<T>::State {
   ExecutionContext context;
   ParameterTable table;
   WeightLayout layout;
-  TokenParts<T> parts;  // constructed before `weights`, so that bad options throw before the weights are allocated
+  TokenParts<T> parts;  // constructed before `weights`: bad options then throw before the weights are allocated
   ProductWeights<T> weights;
-  const DecoderSizes& sizes;                       ///< sizes of parts.main()
-  const Placed<DecoderBuffers<T>, Block>& memory;  ///< buffers of parts.main()
-  CacheBatch keys;                                 ///< storage that LayerView::cache points to
+  const DecoderSizes& sizes;                       ///< sizes for one part of full length
+  const Placed<DecoderBuffers<T>, Block>& memory;  ///< buffers for one part of full length
+  CacheBatch keys;                                 ///< keys and values that observers read through LayerView::cache
   ShownActivations<T> shown;
 
-  /// Returns views of a layer's gradients. With Purpose::train_gates, matrices are absent, except the gate's rows of
-  /// `in`.
+  /// Returns views of a layer's gradients. With Purpose::train_gates, the only matrix with a gradient is the gate's
+  /// part of `in`.
   LayerWeights<Wide<T>> gradients_of(std::int64_t layer, Wide<T>* gradients) const {
     LayerWeights<Wide<T>> g = layout.layer(layer, gradients);
     if (purpose != Purpose::train_gates) return g;
@@ -101,8 +101,8 @@ struct Decoder<T>::State {
     for (View<Wide<T>, 2>* matrix : {&g.attention.out, &g.delta.in, &g.delta.out, &g.gate_up, &g.down}) *matrix = none;
     return g;
   }
-  /// Returns views of the gradients outside the layers. With Purpose::train_gates, matrices are absent, because no gate
-  /// lies outside the layers.
+  /// Returns views of the gradients outside the layers. With Purpose::train_gates, views only those of vectors, because
+  /// gates exist only in layers.
   OuterWeights<Wide<T>> outer_gradients(Wide<T>* gradients) const {
     OuterWeights<Wide<T>> g = layout.outer(gradients);
     if (purpose == Purpose::train_gates) g.embedding = g.head = {};
@@ -308,9 +308,10 @@ double Decoder<T>::State::loss(const Wide<T>* parameters, const Tokens& targets,
   return loss;
 }
 
-/// Computes the logits of a part from h_last, a chunk of rows at a time. Returns the part's mean loss. If `gradients`
-/// is not null, also adds the gradient of the vocabulary head's matrix to it. In this case, dx becomes the gradient of
-/// h_last.
+/// Computes the logits from the rows of h_last that belong to `part`, a chunk of rows at a time. Returns the mean loss.
+/// If `gradients` is not null, also does two things:
+/// - adds the gradient of the vocabulary head's matrix to it
+/// - sets dx to the gradient of h_last
 template <typename T>
 double Decoder<T>::State::head(Wide<T>* gradients, const TokenPart<T>& part, const Wide<T>* parameters,
                                const Tokens& targets, double gradient_scale, Wide<T>* token_losses) const {
@@ -340,7 +341,8 @@ double Decoder<T>::State::head(Wide<T>* gradients, const TokenPart<T>& part, con
   return loss;
 }
 
-/// Computes out(count,V) = log-softmax of the logits of `count` rows of a part's h_last, from row `begin` on.
+/// Computes the log-softmax of the logits, out(count,V), for `count` tokens of `part`. The first token has the index
+/// `begin` in the part.
 template <typename T>
 void Decoder<T>::State::log_softmax(Wide<T>* out, const TokenPart<T>& part, const Wide<T>* parameters,
                                     std::int64_t begin, std::int64_t count) const {

@@ -38,20 +38,20 @@ struct BatchShape {
 /// the next layer begins. Only the residual stream and one layer's keys and values are stored for the whole sequence.
 struct PartOptions {
   std::int64_t tokens = 0;  ///< number of tokens per part; 0 means that sequences are not cut
-  /// Stores the current layer's delta-rule inputs for the whole sequence. Required if an observer requests
-  /// Tap::sequence_delta_inputs and the model has linear attention.
+  /// Whether to store the current layer's delta-rule inputs for the whole sequence. Observers that request
+  /// Tap::sequence_delta_inputs need them in models with linear attention.
   bool stores_delta_inputs = false;
   /// Type in which keys and values are stored:
   /// - none: the type of activations
-  /// - i8: int8 with one scale per token and head (KvCache). The sequence then counts as cut, even if it is a single
-  ///   part.
+  /// - i8: int8 with one scale per token and head (KvCache). A sequence in a single part then also counts as cut.
   DType cache = DType::none;
   /// Number of tokens at the start of the sequence whose keys and values are stored unrounded
   /// (CacheShape::whole_first). Must be 0 unless `cache` is i8.
   std::int64_t cache_first = 0;
   /// Rounding of the inputs of every product with a weight matrix: projections of attention and linear attention, MLP,
-  /// router, experts and vocabulary head. Any rounding requires Purpose::evaluate, and activations in f32 or f64.
-  /// Rounding with one scale for several tokens also requires a batch of one sequence in one part.
+  /// router, experts and vocabulary head. Requirements:
+  /// - Any rounding requires Purpose::evaluate, and activations in f32 or f64.
+  /// - If tokens share a scale, the batch must be one sequence in one part.
   layers::ActivationRounding activations = layers::ActivationRounding::none;
 };
 
@@ -65,14 +65,15 @@ BatchShape part_shape(BatchShape shape, const PartOptions& parts);
 ///   evaluate    | forward passes; all layers share buffers for activations
 enum class Purpose { train, train_gates, evaluate };
 
-/// Names groups of LayerView members, which an observer can request.
+/// Groups of LayerView members. An observer requests the groups that it reads.
 enum class Tap { scores, sequence_delta_inputs, gate_logits, values, head_outputs, output, exit_loss };
 using Taps = EnumSet<Tap>;
 
-/// Shows an observer the activations of a layer right after its forward pass. Valid only during the call.
+/// Holds the activations of a layer. An observer receives it right after the layer's forward pass. Valid only during
+/// that call.
 /// - Members that belong to a tap are set only if the observer requested this tap.
-/// - Linear attention has value heads Hv of Dv features in place of query heads Hq of D features.
-/// - If the sequence is cut, the view shows one part of N tokens.
+/// - In linear attention, query heads Hq of D features are replaced by value heads Hv of Dv features.
+/// - If the sequence is cut into parts, the view shows the N tokens of one part.
 /// - W is f32 or f64. bf16 activations are converted to f32, except the inputs of attention and of the delta rule.
 template <typename W>
 struct LayerView {
@@ -81,16 +82,17 @@ struct LayerView {
   std::int64_t first_position = 0;  ///< position of the view's first token in its sequence
   std::int64_t seq_len = 1;         ///< length of the whole sequence in tokens
   LayerType type = LayerType::full_attention;
-  // Tap::scores in layers of linear attention
+  // Tap::scores sets these members in layers of linear attention:
   LinearAttentionInputs delta_inputs;    ///< delta-rule inputs of this view, for linear_attention_statistics
   LinearAttentionOptions delta_options;  ///< options for linear_attention_statistics
-  // Tap::sequence_delta_inputs in layers of linear attention; set only in the view with the sequence's last token
+  // Tap::sequence_delta_inputs sets this member in layers of linear attention, in the view with the sequence's last
+  // token:
   LinearAttentionInputs sequence_delta_inputs;  ///< delta-rule inputs of all tokens of the sequence, without `state`
-  // Tap::scores in layers of attention
+  // Tap::scores sets these members in layers of attention:
   double scale = 1.0;  ///< factor that multiplies the scores q·k
   ConstTensorView q;   ///< (B,Hq,T,D) queries after gate, norm and RoPE
-  ConstTensorView k;   ///< (B,Hkv,T,D) keys after gate, norm and RoPE
-  /// Keys and values of all tokens so far, including those of earlier parts. Null if the sequence is not cut.
+  ConstTensorView k;   ///< (B,Hq,T,D) queries after the gate, the norm and RoPE
+  /// (B,Hkv,T,D) keys after the gate, the norm and RoPE
   const CacheBatch* cache = nullptr;
   View<const W, 3> lse;    ///< (B,Hq,T) natural log-sum-exp of the scores, including the sink
   View<const W, 1> sinks;  ///< (Hq) sink logits; absent if the model has no sinks
@@ -107,8 +109,8 @@ struct LayerView {
   View<const W, 2> output;  ///< (N,dim) the residual stream after the layer
   /// (B·seq_len,dim) the residual stream of whole sequences; set only in the view with the last token
   View<const W, 2> sequence_output;
-  // Tap::exit_loss, which costs an extra pass through the last norm and the vocabulary head
-  std::optional<double> exit_loss;  ///< mean of −log p(target) if this layer were the last one
+  // Tap::exit_loss sets this member. It costs an extra pass through the last norm and the vocabulary head.
+  std::optional<double> exit_loss;  ///< mean loss, −log p(target), if this layer were the last one
 
   /// Returns whether the view includes the last token of its sequence.
   bool ends_sequence() const { return first_position + shape.seq == seq_len; }
@@ -129,8 +131,8 @@ template <typename T>
 struct LayerOverride {
   std::int64_t layer = 0;
   layers::HeadOverride<T> heads;
-  /// (N,dim), dense: the layer's input from an earlier pass over the same tokens. If present, the forward pass begins
-  /// at the layer `layer`.
+  /// (N,dim), dense: the input of the layer, saved from an earlier pass over the same tokens. If present, the forward
+  /// pass skips all layers before this one.
   View<const Wide<T>, 2> input{};
 };
 
@@ -167,13 +169,13 @@ class SequenceDecoder {
   virtual void log_probabilities(W* out, const W* parameters, const std::int32_t* tokens) = 0;
   /// Runs tokens(N) through the layers. some_log_probabilities() then reads the results.
   virtual void run(const W* parameters, const std::int32_t* tokens) = 0;
-  /// Computes `count` rows of log_probabilities(), from row `first` on, for the tokens of the last run(). Writes them
-  /// to out(count,vocab). Throws Error if these rows are not in one part.
+  /// Computes `count` rows of log_probabilities() for the tokens of the last run(). `first` is the token of the first
+  /// row. Writes the rows to out(count,vocab). Throws Error if the rows belong to several parts.
   virtual void some_log_probabilities(W* out, const W* parameters, std::int64_t first, std::int64_t count) = 0;
 
-  /// Returns the same loss as loss(), and adds gradient_scale · gradient of the loss to gradients(total). To accumulate
-  /// gradients over A batches, pass gradient_scale = 1/A. With Purpose::train_gates, leaves the gradients of all
-  /// matrices except the gates' unchanged. Throws Error if the decoder's purpose is evaluate.
+  /// Returns the same loss as loss(), and adds gradient_scale · its gradient to gradients(total). To accumulate
+  /// gradients over A batches, pass gradient_scale = 1/A. With Purpose::train_gates, the gates'
+  /// matrices are the only matrices that get gradients. Throws Error if the decoder's purpose is evaluate.
   virtual double loss_and_gradients(W* gradients, const W* parameters, const std::int32_t* tokens,
                                     const std::int32_t* targets, double gradient_scale = 1.0,
                                     W* token_losses = nullptr) = 0;
@@ -239,8 +241,8 @@ class Decoder : public SequenceDecoder<Wide<T>> {
                             const std::int32_t* targets, double gradient_scale = 1.0,
                             Wide<T>* token_losses = nullptr) override;
 
-  /// Returns the memory_plan() that a decoder with these arguments would have, without making the decoder. Throws Error
-  /// as the constructor does, except for models that cannot be trained.
+  /// Returns the memory_plan() that a decoder with these arguments would have. Allocates nothing. Throws Error as the
+  /// constructor does, but accepts models that cannot be trained.
   static std::vector<MemoryItem> planned_memory(const DecoderConfig& config, BatchShape shape, Purpose purpose,
                                                 const PartOptions& parts = {});
 
@@ -256,7 +258,7 @@ class Decoder : public SequenceDecoder<Wide<T>> {
 std::unique_ptr<SequenceDecoder<float>> make_decoder(const DecoderConfig& config, BatchShape shape, Purpose purpose,
                                                      ModelPrecision precision, const ExecutionContext& context = {},
                                                      const PartOptions& parts = {});
-/// Returns the memory_plan() of make_decoder() with the same arguments, without making the decoder.
+/// Returns the memory_plan() that make_decoder() with the same arguments would give. Allocates nothing.
 std::vector<MemoryItem> planned_memory(const DecoderConfig& config, BatchShape shape, Purpose purpose,
                                        ModelPrecision precision, const PartOptions& parts = {});
 

@@ -17,8 +17,9 @@ struct LayerCache {
   std::optional<layers::DeltaNetCache> delta;
 
   std::int64_t length() const { return attention ? attention->length() : delta->length(); }
-  /// Marks the current length, so that truncate() can go back to it. Recurrent layers keep the last `most` marks.
-  /// Attention with a window keeps only the last mark.
+  /// Marks the current length, so that truncate() can go back to it. Only the newest marks remain valid:
+  /// - recurrent layers: as many as the argument `most`
+  /// - attention with a window: one
   void mark(std::int64_t most) { attention ? attention->mark() : delta->mark(most); }
   /// Returns the largest length ≤ `length` to which truncate() can go.
   std::int64_t reachable(std::int64_t length) const {
@@ -52,11 +53,11 @@ class DecoderBlocks {
   /// Computes x(N,C): the embeddings of tokens(N), multiplied by embedding_scale.
   template <typename M>
   void embed(View<Wide<T>, 2> x, const OuterWeights<const Wide<T>, M>& w, View<const std::int32_t, 1> tokens) const;
-  /// Computes s.x_middle = s.x + mixer(norm(s.x)).
+  /// Adds the mixer's output to the residual stream: s.x_middle = s.x + mixer(norm(s.x)).
   template <typename M>
   void mixer_block(const LayerConfig& layer, const LayerWeights<const Wide<T>, M>& w, const SavedLayer<T>& s,
                    const MixerCall<T>& call) const;
-  /// Computes x_out = s.x_middle + MLP(norm(s.x_middle)). x_out may be s.x.
+  /// Adds the MLP's output to the residual stream: x_out = s.x_middle + MLP(norm(s.x_middle)). x_out may be s.x.
   template <typename M>
   void mlp_block(View<Wide<T>, 2> x_out, const LayerConfig& layer, const LayerWeights<const Wide<T>, M>& w,
                  const SavedLayer<T>& s) const;
@@ -87,8 +88,9 @@ class DecoderBlocks {
   template <typename M>
   void experts_block(View<Wide<T>, 2> x_out, const LayerConfig& layer, const LayerWeights<const Wide<T>, M>& w,
                      const SavedLayer<T>& s) const;
-  /// Returns the input of a mixer or MLP. If the layer has an input norm, this is norm(x), written to h. Otherwise it
-  /// is x, or a rounded copy of x in h. DecoderSizes::rounding selects the rounding.
+  /// Returns the input of a mixer or MLP, rounded as DecoderSizes::rounding selects:
+  /// - in layers with an input norm, norm(x), written to h
+  /// - in other layers, x itself, or a rounded copy of x in h
   ConstView<T, 2> normed(const LayerConfig& layer, View<T, 2> h, View<Wide<T>, 2> rstd, ConstView<Wide<T>, 2> x,
                          ConstView<Wide<T>, 1> w) const;
 

@@ -13,11 +13,11 @@ namespace {
 
 constexpr const char* kStream = "residual stream and norms";
 
-/// Number of logits in a chunk: 16 MiB in f32, half of a third-level cache of 32 MiB. A chunk should stay in this
-/// cache, because four operations use it: the forward product, the cross-entropy, and two backward products.
+/// Number of logits in a chunk. A chunk in f32 takes 16 MiB, so it fits in half of a 32 MiB L3 cache. Four operations
+/// read it from there: the forward product, the cross-entropy, and two backward products.
 constexpr std::int64_t kLogitElements = std::int64_t{1} << 22;
-/// Minimum number of rows in a chunk. Each 4-byte weight of the vocabulary head then serves 128 operations, so a core
-/// at 118 GFLOP/s reads at most 3.7 GB/s.
+/// Minimum number of rows in a chunk. Each 4-byte weight of the vocabulary head is then used for 128 operations. A core
+/// at 118 GFLOP/s thus reads at most 3.7 GB/s.
 constexpr std::int64_t kLeastLogitRows = 64;
 
 layers::GatedAttentionShape attention_shape(const DecoderConfig& config, const LayerConfig& layer, BatchShape shape) {
@@ -78,8 +78,8 @@ std::vector<LayerConfig> layer_configs(const DecoderConfig& config) {
   return out;
 }
 
-/// Throws Error if the size of the working memory in bytes may exceed 63 bits. Uses an upper bound of the number of
-/// elements per layer and token.
+/// Throws Error if the size of the working memory in bytes may exceed 63 bits. Estimates the size from an upper bound
+/// of the elements per layer and token.
 void require_countable(const DecoderConfig& c, BatchShape shape) {
   constexpr double kMost = 0x1p57;  // numbers
   const auto of = [](std::int64_t size) { return static_cast<double>(size); };

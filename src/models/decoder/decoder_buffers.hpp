@@ -39,7 +39,7 @@ struct DecoderSizes {
   std::optional<layers::GatedAttentionShape> full, sliding;
   std::optional<layers::DeltaNetShape> linear;
   std::optional<layers::ExpertsShape>
-      experts;  ///< absent if no layer has experts; `limit` and `shared_limit` are unset, because they differ by layer
+      experts;  ///< absent if no layer has experts; does not contain the bounds of activations, which differ by layer
 
   bool has_output_norms() const;  ///< whether any layer normalizes its outputs
 };
@@ -84,8 +84,8 @@ template <typename T>
 struct DecoderBuffers {
   DecoderBuffers(Workspace& ws, const DecoderSizes& sizes);
 
-  /// Returns the saved activations of layer `index`. For evaluation, all layers share the same buffers, except that
-  /// each type of layer has its own buffers for the mixer.
+  /// Returns the saved activations of layer `index`. In an evaluation, layers share buffers: one set for the mixers of
+  /// each layer type, and one for everything else.
   const SavedLayer<T>& layer(std::int64_t index) const { return saved[of_layer[static_cast<std::size_t>(index)]]; }
 
   std::vector<SavedLayer<T>> saved;
@@ -101,7 +101,8 @@ struct DecoderBuffers {
   View<T, 2> activation, dactivation;  ///< (N,F) act(gate) ∘ up; the backward pass overwrites it with its gradient
   /// (logit_rows,V) logits of a chunk; the backward pass overwrites them with their gradients.
   View<Wide<T>, 2> logits;
-  /// (logit_rows,V) gradients of the logits in type T: `logits` itself, or a copy in bf16
+  /// (logit_rows,V) gradients of the logits in type T. If T is bf16, this is a copy. Otherwise it views the memory of
+  /// `logits`.
   View<T, 2> dlogits;
   View<Wide<T>, 2> dx;  ///< (N,C) gradient of the residual stream
   View<Wide<T>, 2> dh;  ///< (N,C) gradient of norm(x), the input of a mixer or MLP

@@ -14,7 +14,7 @@
 
 namespace headgate::models {
 
-/// Returns whether a tensor is a matrix. Matrices have the element type M of LayerWeights and OuterWeights.
+/// Returns whether a tensor is a matrix. Views of weights can have another element type for matrices than for vectors.
 inline bool is_matrix(ParameterKind kind) {
   return kind == ParameterKind::embedding || kind == ParameterKind::matrix || kind == ParameterKind::gate_matrix;
 }

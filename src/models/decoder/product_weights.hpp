@@ -13,8 +13,9 @@
 
 namespace headgate::models {
 
-/// Provides vectors in Wide<T> and matrices in T. If T is bf16, holds a rounded copy of all parameters. Otherwise views
-/// the parameters themselves.
+/// Provides vectors and matrices in the types that matrix products need. If T is bf16, matrices are bf16, vectors are
+/// f32, and this object holds a rounded copy of all parameters. Otherwise it only views the parameters, which have type
+/// T.
 template <typename T>
 class ProductWeights {
  public:

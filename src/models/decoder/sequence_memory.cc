@@ -10,8 +10,8 @@ namespace headgate::models {
 
 namespace {
 
-/// Returns the attention shape of either type of attention layer, or null if no layer has attention. Both types have
-/// the same key/value heads, so either shape gives the size of the cache.
+/// Returns the attention shape that gives the size of the cache, or null if no layer has attention. Layers with full
+/// and with sliding attention have the same key/value heads. So either shape will do.
 const layers::GatedAttentionShape* attention_of(const DecoderSizes& sizes) {
   if (sizes.full) return &*sizes.full;
   return sizes.sliding ? &*sizes.sliding : nullptr;
@@ -77,7 +77,7 @@ template <typename T>
 void SequenceMemory<T>::store_delta_inputs(const layers::DeltaNetState<T>& state, std::int64_t first) const {
   if (!buffers_->q.present()) return;
   const auto store = [&](const auto& to, const auto& from) {
-    const std::int64_t N = from.shape[0];  // the elements of a token are contiguous
+    const std::int64_t N = from.shape[0];  // copying whole tokens works because the elements of a token are contiguous
     for (std::int64_t n = 0; n < N; ++n) std::copy_n(from.at(n), from[n].count(), to.at(first + n));
   };
   store(buffers_->q, state.q);

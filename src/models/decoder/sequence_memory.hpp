@@ -20,7 +20,7 @@ struct SequenceBuffers {
   SequenceBuffers(Workspace& ws, const DecoderSizes& part, std::int64_t tokens, const PartOptions& parts);
 
   View<Wide<T>, 2> stream;  ///< (T,C) the residual stream, overwritten by each layer
-  /// (T,Hk,D) delta-rule inputs of the current layer; absent if PartOptions::stores_delta_inputs is false.
+  /// (T,Hk,D) delta-rule inputs of the current layer; only present if PartOptions::stores_delta_inputs is set.
   View<T, 3> q, k;
   View<Wide<T>, 2> decay, beta;  ///< (T,Hv)
 };
@@ -46,8 +46,8 @@ class SequenceMemory {
   /// Stores the delta-rule inputs of the part that begins at token `first`.
   void store_delta_inputs(const layers::DeltaNetState<T>& state, std::int64_t first) const;
   /// Returns the stored delta-rule inputs q, k, decay and beta of all tokens, for linear_attention_statistics. Values
-  /// are not stored: every row of v in the result is the first row of the argument `v`(P,Hv,Dv). Use the result only
-  /// for statistics that do not depend on values.
+  /// are not stored. The result refers to the argument v(P,Hv,Dv) instead, and repeats its first row for all tokens. So
+  /// it is valid only for statistics that do not depend on values.
   LinearAttentionInputs delta_inputs(View<const T, 3> v) const;
 
  private:

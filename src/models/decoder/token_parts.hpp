@@ -106,7 +106,7 @@ class TokenParts {
     return TokenPart<T>{first + options_.tokens <= shape_.seq ? main_ : *last_, first};
   }
 
-  /// Returns the saved activations of a layer for a part. If the sequence is cut, SavedLayer::x views the part's rows
+  /// Returns the saved activations of a layer for a part. If the sequence is cut, the member `x` views the part's rows
   /// in the residual stream of the whole sequence.
   SavedLayer<T> saved(std::int64_t layer, const TokenPart<T>& part) const {
     SavedLayer<T> saved = part.resources.memory->layer(layer);
@@ -129,7 +129,8 @@ class TokenParts {
   PartOptions options_;
   PassResources<T> main_;
   std::optional<SequenceMemory<T>> sequence_;
-  std::optional<PassResources<T>> last_;  // resources for the last part; absent if that part has full length
+  // Resources for a last part that is shorter than the others; absent if there is none.
+  std::optional<PassResources<T>> last_;
 };
 
 }  // namespace headgate::models

@@ -44,7 +44,7 @@ enum class ParameterKind : std::int32_t {
 template <typename T, typename M = T>
 struct DecoderExperts {
   View<T, 2> router;       ///< (E,C) router
-  View<T, 1> router_bias;  ///< (E) biases that the sigmoid router adds to scores when it chooses experts
+  View<T, 1> router_bias;  ///< (E) biases that are added to the router's scores only to choose experts
   /// (E·2I,C) for each expert, I rows of its gate projection, then I rows of its up projection.
   layers::MatrixOf<M> gate_up;
   layers::MatrixOf<M> down;            ///< (E·C,I) down projections of the experts
@@ -99,8 +99,8 @@ struct TensorRow {
   bool present = true;  ///< whether this config has the tensor
 };
 
-/// Refers to the matrix `member`, which the rows of a further tensor extend. `member` views the rows of both, so one
-/// matrix product reads both.
+/// Marks a tensor whose rows continue the matrix `member`. `member` then views the rows of both tensors, and one matrix
+/// product reads both.
 template <typename T>
 struct AppendTarget {
   View<T, 2>& member;
@@ -110,7 +110,7 @@ AppendTarget<T> appended_to(View<T, 2>& member) {
   return {member};
 }
 
-/// Refers to the stored matrix `member`, which the parts of a further tensor extend.
+/// Marks a tensor whose rows continue the matrix `member` in the model's files.
 struct StoredAppendTarget {
   layers::StoredMatrix& member;
 };
@@ -195,8 +195,8 @@ void visit_expert_tensors(const Visit& at, const DecoderConfig& c, const LayerCo
   at(TensorRow{"mlp.shared_expert_gate.weight", router, {1, c.dim}, gated}, w.shared_gate);
 }
 
-/// Calls at(row, member) for every tensor that a layer can have, whether or not this layer has it. If a member holds
-/// the rows of several tensors, calls at(row, appended_to(member)) for the second and later tensors.
+/// Calls at(row, member) for every tensor that a layer can have, even if this layer does not have it. Several tensors
+/// can form one member, one after another. From the second one on, the call is at(row, appended_to(member)).
 template <class Visit, typename T, typename M>
 void visit_layer_tensors(const Visit& at, const DecoderConfig& c, const LayerConfig& layer, LayerWeights<T, M>& w) {
   using enum ParameterKind;
@@ -215,8 +215,8 @@ void visit_layer_tensors(const Visit& at, const DecoderConfig& c, const LayerCon
   at(TensorRow{"mlp_output_layernorm.weight", norm, channels, layer.has_output_norms}, w.mlp_out_norm);
 }
 
-/// Calls at(row, member) for the tensors outside the layers. Calls `layers()` after the embedding, because the layers'
-/// tensors follow it in the buffer.
+/// Calls at(row, member) for the tensors outside the layers. After the embedding, calls `layers`, which visits the
+/// layers' tensors. The calls thus follow the order of the buffer.
 template <class Visit, class Layers, typename T, typename M>
 void visit_outer_tensors(const Visit& at, const Layers& layers, const DecoderConfig& c, OuterWeights<T, M>& w) {
   const TensorShape table(c.vocab, c.dim);
@@ -226,8 +226,8 @@ void visit_outer_tensors(const Visit& at, const Layers& layers, const DecoderCon
   at(TensorRow{"lm_head.weight", ParameterKind::matrix, table, c.embeddings == Embeddings::separate}, w.head);
 }
 
-/// Assigns views of a buffer of type T to members of LayerWeights or OuterWeights. The buffer holds their tensors
-/// contiguously, in the order of the visits.
+/// Visitor that sets members of LayerWeights or OuterWeights to views of a buffer of type T. The buffer holds the
+/// visited tensors contiguously, in the order of the visits.
 template <typename T>
 class AssignViews {
  public:
@@ -251,8 +251,8 @@ class AssignViews {
   T*& next_;  // address after the last visited tensor
 };
 
-/// Assigns views of one buffer to members of type T, and views of another to members of type M. A buffer holds only the
-/// tensors of its type.
+/// Visitor that sets members of type T to views of one buffer, and members of type M to views of another. Each buffer
+/// holds only tensors of its own type.
 template <typename T, typename M>
 struct AssignViewsByType : AssignViews<T>, AssignViews<M> {
   AssignViewsByType(T*& next, M*& next_matrix) : AssignViews<T>(next), AssignViews<M>(next_matrix) {}
@@ -260,8 +260,8 @@ struct AssignViewsByType : AssignViews<T>, AssignViews<M> {
   using AssignViews<M>::operator();
 };
 
-/// Assigns views of one buffer to vectors, and views of another to matrices. Both buffers have room for all tensors, so
-/// a tensor has the same offset in both.
+/// Visitor that sets vectors to views of one buffer, and matrices to views of another. Both buffers have room for all
+/// tensors. A tensor thus has the same offset in both.
 template <typename T, typename M>
 class AssignViewsAtSameOffset {
  public:
@@ -287,7 +287,8 @@ class AssignViewsAtSameOffset {
   M*& next_matrix_;
 };
 
-/// Assigns views of a buffer to vectors. Sets each matrix to the next view in an array of views of the model's files.
+/// Visitor that sets vectors to views of a buffer. Sets each matrix to the next element of an array, whose elements
+/// view matrices in the model's files.
 class AssignStoredMatrices : public AssignViews<const float> {
  public:
   AssignStoredMatrices(const float*& next, const layers::StoredMatrix*& next_matrix)
@@ -297,7 +298,7 @@ class AssignStoredMatrices : public AssignViews<const float> {
   void operator()(const TensorRow& row, layers::StoredMatrix& member) const {
     if (row.present) member = *next_matrix_++;
   }
-  /// Appends the rows of a tensor to the matrix that it extends. The order of columns is the same in both.
+  /// Appends the rows of a tensor to the matrix that they continue. Both have the same order of columns.
   void operator()(const TensorRow& row, StoredAppendTarget target) const {
     if (!row.present) return;
     const layers::StoredMatrix& next = *next_matrix_++;
@@ -309,7 +310,7 @@ class AssignStoredMatrices : public AssignViews<const float> {
 };
 
 /// Holds the offsets of a model's weights or gradients in a flat buffer, and returns views of them. Matrices can also
-/// come from a second buffer, which holds the same values in another type.
+/// be views of a second buffer with the same layout and another element type.
 class WeightLayout {
  public:
   explicit WeightLayout(const DecoderConfig& config);
