@@ -27,12 +27,12 @@ namespace headgate::models {
 
 namespace {
 
-/// Maximum number of rows (new tokens of all sequences) that pass through the layers together. With 512 rows, packing
-/// and widening the weights already takes little time compared to the matrix products. More rows would only need more
-/// memory.
+/// Maximum number of rows that pass through the layers together. A row is a new token of one sequence. Larger numbers
+/// would need more memory and save little: at 512 rows, packing and widening the weights already takes little time
+/// compared to the matrix products.
 constexpr std::int64_t kMostRows = 512;
-/// Minimum number of rows that ModelPrecision::bf16 computes in bf16. Products with at most kSkinnyRows rows read the
-/// matrices in place and compute in f32.
+/// Minimum number of rows for which ModelPrecision::bf16 computes in bf16. Fewer rows compute in f32, because their
+/// products read the matrices in place.
 constexpr std::int64_t kLeastRoundedRows = layers::kSkinnyRows + 1;
 
 /// Owns a model's weights: vectors in f32 and matrices of type M. If M is f32, vectors and matrices share one buffer.
@@ -131,8 +131,8 @@ class MappedWeights {
   void check() const { files_->check_whole(); }
 
  private:
-  /// Stores a permutation of rows or columns and returns its address. Returns null for an empty permutation, which
-  /// keeps the order in the file.
+  /// Stores a permutation of rows or columns and returns its address. An empty permutation means the order in the file.
+  /// Returns null for it.
   const std::int64_t* store_order(std::vector<std::int64_t> order) {
     return order.empty() ? nullptr : orders_.emplace_back(std::move(order)).data();
   }
@@ -306,7 +306,7 @@ void CachedDecoder::State::append(View<float, 3> logits, View<const std::int32_t
   const std::int64_t most = std::max<std::int64_t>(1, kMostRows / B);
   for (std::int64_t t = 0; t < T; t += most) {
     const std::int64_t here = std::min(most, T - t);
-    // Requests logits only for tokens of this part that are among the last R of all T tokens.
+    // Requests logits for the tokens of this part that are among the last R of all T tokens.
     const std::int64_t first = std::max<std::int64_t>(0, t - (T - R)),
                        end = std::max<std::int64_t>(0, t + here - (T - R));
     append_part(logits.range(1, first, end - first), tokens.range(1, t, here));
@@ -340,7 +340,7 @@ void CachedDecoder::State::append_through(PassBuffers<A>& pass, View<float, 3> l
 
 std::int64_t CachedDecoder::State::reachable(std::int64_t length) const {
   std::int64_t before = -1;
-  while (length != before) {  // repeats until all layers can reach the length
+  while (length != before) {  // repeats until all layers can be truncated to `length`
     before = length;
     for (const LayerCache& cache : caches) length = cache.reachable(length);
   }
@@ -374,8 +374,8 @@ struct CachedDecoder::StateOf : State {
     return weights.bytes() - (tied ? 0 : static_cast<std::size_t>(config.vocab) * row) +
            static_cast<std::size_t>(options.batch) * row - unread_expert_bytes();
   }
-  /// Returns how many bytes of experts are not read when one token per sequence is decoded. Assumes that no two
-  /// sequences choose the same expert.
+  /// Returns how many bytes of expert weights the decoding of one token per sequence leaves unread. Assumes that all
+  /// sequences choose different experts, which gives the smallest number.
   std::size_t unread_expert_bytes() const {
     const Experts& experts = config.experts;
     if (experts.count == 0) return 0;
@@ -411,7 +411,8 @@ void CachedDecoder::StateOf<M>::pass_through(View<float, 3> logits, View<const s
     pass.blocks.mlp_block(layer + 1 < config.layers ? memory.layer(layer + 1).x : memory.x_last, c, w, s);
   }
   if (R == 0) return;
-  // With bf16, the normalized rows must stay f32. They overwrite the first layer's input, which is no longer needed.
+  // The normalized rows must be f32, but with bf16 the buffer h_last is bf16. Therefore they overwrite the first
+  // layer's input, which is no longer needed.
   View<float, 2> normed = memory.layer(0).x;
   if constexpr (std::is_same_v<A, float>) normed = memory.h_last;
   pass.blocks.template norm<float, float>(normed, memory.rstd_last, memory.x_last, weights.outer().norm);

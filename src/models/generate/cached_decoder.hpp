@@ -21,24 +21,27 @@ namespace headgate::models {
 class ModelFile;
 
 struct CachedDecoderOptions {
-  /// Type of matrices in memory: f32, or bf16 rounded to nearest even. Vectors are always f32. If empty:
-  /// - Matrices of GGUF files in a format other than f32 are read in place, without conversion.
-  /// - Matrices of directories with MXFP4 blocks are read in place too.
-  /// - Matrices of all other models are bf16.
+  /// Type of matrices in memory: f32, or bf16 rounded to nearest even. Vectors are always f32. If empty, the type
+  /// depends on the model's files:
+  /// - GGUF: matrices in a format other than f32 are read in place, without conversion.
+  /// - A directory with MXFP4 blocks: matrices are read in place too.
+  /// - Any other model: matrices are bf16.
   std::optional<DType> weights = std::nullopt;
   /// Precision of passes over at least 33 new tokens, counted over all sequences. bf16 rounds activations and matrices
   /// to bf16, as Decoder<BFloat16> does. Shorter passes are always computed in f32, and so are logits.
   ModelPrecision precision = ModelPrecision::f32;
   DType cache = DType::f32;  ///< type of keys and values: f32, or i8 with one scale per token and head
-  /// Number of tokens at the start whose keys and values stay f32 if `cache` is i8 (CacheShape::whole_first). Must be 0
-  /// if `cache` is f32. Layers with a sliding window free these tokens only when all of them are outside the window.
+  /// Number of tokens at the start of a sequence that stay f32 in an i8 cache (CacheShape::whole_first). Must be 0 if
+  /// `cache` is f32. A layer with a sliding window frees these tokens together, once all of them are outside the
+  /// window.
   std::int64_t cache_first = 0;
   std::int64_t batch = 1;     ///< number of sequences B, which all have the same length
   std::int64_t capacity = 0;  ///< maximum number of tokens per sequence; 0 means the config's seq_len
-  /// Number of last tokens that truncate() can always drop, for example wrong guesses. If keep ≥ 1, recurrent layers
+  /// Number of last tokens that truncate() can always drop, such as wrong guesses. If at least 1, recurrent layers
   /// store keep + 3 states instead of 2. They compute the last `keep` tokens of a pass one by one.
   std::int64_t keep = 0;
-  /// Gate threshold: a head whose gate is below it skips attention for a new token (AttentionOptions::gate_threshold).
+  /// Gate threshold. For a new token, a head skips attention if its gate is below the threshold
+  /// (AttentionOptions::gate_threshold).
   double gate_threshold = 0.0;
   ExecutionContext context{};
 };
@@ -71,7 +74,8 @@ class CachedDecoder {
   /// Returns the current number of tokens per sequence.
   std::int64_t length() const;
   /// Truncates each sequence to its first `length` tokens. The state is then bitwise the same as before the other
-  /// tokens were appended. Throws Error unless 0 ≤ length ≤ length() and reachable(length) is `length`.
+  /// tokens were appended. `length` must be in [0, length()], and reachable(length) must return it. Otherwise throws
+  /// Error.
   void truncate(std::int64_t length);
   /// Returns the largest length ≤ `length` to which truncate() can go. 0 and the last CachedDecoderOptions::keep
   /// lengths are always possible. Further lengths depend on the type of layer:
@@ -79,9 +83,11 @@ class CachedDecoder {
   /// - sliding window: lengths after which the next token sees only keys that are still cached
   /// - recurrent: the length before the last pass, and marked lengths
   std::int64_t reachable(std::int64_t length) const;
-  /// Marks the current length, so that truncate() can go back to it. Recurrent layers keep a state for each of the last
-  /// `most` ≥ 1 marks. Layers with a sliding window keep only the last mark, with the keys and values appended since.
-  /// After std::bad_alloc, only some layers have the mark, and decoding can continue.
+  /// Marks the current length, so that truncate() can go back to it. Only the newest marks remain valid:
+  /// - recurrent layers: as many as the argument `most` ≥ 1, with one state each
+  /// - layers with a sliding window: one, with the keys and values appended since
+  ///
+  /// After std::bad_alloc, only some layers have the mark. Decoding can continue.
   void mark(std::int64_t most);
 
   const DecoderConfig& config() const;

@@ -125,7 +125,8 @@ Chat::Written Chat::write(std::span<const Message> messages, bool begin_answer) 
   return out;
 }
 
-/// Returns the text of a message with marks around its special tokens. Removes marks that the text already contains.
+/// Encloses each special token in a message's text between the marks kBegin and kEnd. First removes such marks from the
+/// text.
 std::string Chat::marked(const std::string& text) const {
   std::string plain = text;
   for (const std::string_view mark : {kBegin, kEnd}) {
@@ -150,8 +151,8 @@ std::string Chat::marked(const std::string& text) const {
   return out.append(plain, done, std::string::npos);
 }
 
-/// Encodes text without its marks. A special token between a pair of marks is encoded as plain text. An unpaired mark
-/// is dropped, and the texts before and after it are encoded separately.
+/// Encodes a rendered text and removes the marks in it. A special token between kBegin and kEnd is encoded as plain
+/// text. A mark without its partner separates the texts before and after it, which are encoded on their own.
 Chat::Written Chat::encoded(std::string_view rest) const {
   Written out;
   for (;;) {
@@ -172,7 +173,7 @@ void Chat::append_part(Written& out, std::string_view part, bool as_text) const 
   if (part.empty()) return;
   const tokenize::EncodeOptions options{.add_special = false, .special_as_text = as_text, .spans = true};
   const std::size_t begin = out.text.size();
-  std::size_t left = 0;  // number of tokens at the front that encode an added newline
+  std::size_t left = 0;  // number of leading tokens that encode an added newline
   tokenize::Encoding tokens;
   if (begin > 0) {
     // Encodes the part with a newline before it, then drops the newline's tokens. Some tokenizers insert a space at the

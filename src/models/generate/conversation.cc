@@ -17,8 +17,10 @@ Conversation::Conversation(models::CachedDecoder& decoder, const tokenize::Token
   now_.messages = beginning_;
 }
 
-/// Returns the tokens of a rendered conversation. If the rendered text begins with now_.text and a token begins right
-/// after it, now_.ids are its first tokens. Otherwise returns the tokens of the rendered text.
+/// Returns the tokens of a rendered conversation. Keeps the tokens of earlier answers as the model chose them, in
+/// now_.ids. This requires that the rendered text begins with now_.text, and that a token begins right after it.
+/// Otherwise returns
+/// written.tokens.ids.
 std::vector<std::int32_t> Conversation::with_chosen_answers(const Chat::Written& written) const {
   const std::vector<tokenize::Span>& spans = written.tokens.spans;
   const auto next = std::find_if(spans.begin(), spans.end(),
@@ -72,7 +74,7 @@ Generated Conversation::ask(const std::string& question, const GenerateHooks& ho
     throw;
   }
   std::vector<std::int32_t> answer = result.ids;
-  // The template writes the end token when it renders the next turn.
+  // Drops the end token, because the template writes it when it renders the next turn.
   if (result.stop == StopReason::end_token) answer.pop_back();
   now_.ids.insert(now_.ids.end(), answer.begin(), answer.end());
   now_.text = written.text;

@@ -26,17 +26,22 @@ class Conversation {
   /// generate() and Chat::write(). The question is then not added.
   Generated ask(const std::string& question, const GenerateHooks& hooks);
   /// Removes the last turn: its question and its answer. Returns false if there is no turn. The next question uses the
-  /// seed of the removed turn. If possible, the decoder goes back to the beginning of the turn. It then processes only
-  /// the tokens of the next question. Full attention can always go back, recurrent layers by kMarks turns, and layers
-  /// with a sliding window by one turn.
+  /// seed of the removed turn. If possible, the decoder goes back to the beginning of the turn, and then processes only
+  /// the next question. The number of turns that it can go back depends on the model's layers:
+  /// - full attention: any number
+  /// - recurrent layers: kMarks
+  /// - layers with a sliding window: 1
   bool undo();
   /// Removes all turns.
   void clear();
 
-  /// Returns the tokens of all turns. In answers, these are the tokens that the model chose. The rendered text is
-  /// tokenized anew in two cases: the template changes the text of an answer, or no token begins right after an answer.
+  /// Returns the tokens of all turns. Answers consist of the tokens that the model chose. In two cases, the rendered
+  /// text is tokenized anew instead:
+  /// - The template changes the text of an answer.
+  /// - No token begins right after an answer.
   const std::vector<std::int32_t>& ids() const { return now_.ids; }
-  /// Returns the tokens of the last turn's prompt, from the first one that differs from the earlier conversation.
+  /// Returns the end of the last turn's prompt: its tokens from the first one that differs from the earlier
+  /// conversation.
   const std::vector<std::int32_t>& asked_ids() const { return asked_ids_; }
   /// Returns how many bytes of the last question have no token in the vocabulary. In the first turn, counts the bytes
   /// of the whole prompt.

@@ -49,7 +49,7 @@ class EndIds {
   }
   void add(const std::string& path, const io::Json& value) {
     if (!value.is_number_integer()) io::fail(path, "{} is neither an integer nor a list of integers", kEndId);
-    // An unsigned number above the largest i64 becomes negative here, so that add() throws.
+    // An unsigned number above the largest i64 becomes negative. add() throws for it.
     add(path, kEndId, value.get<std::int64_t>());
   }
   /// Returns the ids in ascending order without duplicates.
@@ -71,8 +71,8 @@ void add_end_ids(EndIds& ids, const std::string& path, const io::Json& json) {
   for (const io::Json& id : *found) ids.add(path, id);
 }
 
-/// Reads the end ids from generation_config.json and config.json. Models that also read images have the ids of the text
-/// model in the object text_config.
+/// Reads the ids that end a text from generation_config.json and config.json. In models that also read images, the
+/// object text_config of config.json has them.
 std::vector<std::int32_t> end_ids_in(const std::string& directory, std::int64_t vocab) {
   EndIds ids(vocab);
   for (const char* file : {"/generation_config.json", "/config.json"}) {
@@ -128,8 +128,10 @@ void add_other_tokens(GenerationFiles& out, const io::Json& json, std::string_vi
   }
 }
 
-/// Adds special tokens: those of kRoles, other keys that end with "_token", and a model's own named tokens. Replaces
-/// tokens of the same name.
+/// Adds special tokens, and replaces tokens of the same name. Reads these keys:
+/// - the names in kRoles
+/// - other keys that end with "_token"
+/// - the members of extra_special_tokens and model_specific_special_tokens
 void add_special_tokens(GenerationFiles& out, const std::string& path, const io::Json& json) {
   for (const Role& role : kRoles) {
     const auto found = json.find(role.name);
@@ -164,7 +166,7 @@ void add_special_tokens(GenerationFiles& out, const io::GgufFile& file) {
     if (!file.has(role.gguf_key)) continue;
     const std::int64_t id = file.integer(role.gguf_key);
     if (id < 0 || static_cast<std::size_t>(id) >= tokens.size())
-      continue;  // an id out of range, for which reading the tokenizer throws
+      continue;  // the id is out of range; reading the tokenizer throws for it
     out.special_tokens.emplace_back(role.name, std::string(tokens[static_cast<std::size_t>(id)]));
   }
 }

@@ -55,8 +55,8 @@ class SpeculativeDecoder {
   /// Returns the logits (1,V) for the next choice. Before the first choice, the caller writes the prompt's logits here.
   View<float, 2> logits() { return rows().range(0, row_, 1); }
 
-  /// Accepts the next guess if it equals the chosen token `id`, and returns whether it did. The decoder has then
-  /// already processed `id`. Otherwise the caller must process it with decode().
+  /// Accepts the next guess and returns true if it equals the chosen token `id`. In this case, the decoder has already
+  /// processed `id`. Otherwise returns false, and the caller must process `id` with decode().
   bool accept_guess(std::int32_t id, Generated& out) {
     guesses_.add(id);
     if (row_ + 1 >= std::ssize(pass_) || pass_[static_cast<std::size_t>(row_ + 1)] != id) return false;
@@ -101,7 +101,8 @@ Generated generate(models::CachedDecoder& decoder, const tokenize::Tokenizer& to
   require(options.drafts >= 0, "drafts is {} but must be at least 0", options.drafts);
   check_prompt(decoder, tokenizer, prompt);
   Sampler sampler(options.sampling);
-  // Limits the length of a pass, because longer ones would be computed in bf16 and a token without guesses in f32.
+  // Limits a pass to the number of tokens that it computes in f32. Longer passes would use bf16 and differ from
+  // decoding without guesses.
   SpeculativeDecoder speculative(decoder, prompt, std::min(options.drafts, decoder.most_unrounded() - 1));
   const auto vocab = static_cast<std::size_t>(decoder.config().vocab);
   const std::size_t words = std::min(vocab, static_cast<std::size_t>(tokenizer.vocab()));

@@ -30,15 +30,16 @@ struct GenerateOptions {
   Sampling sampling{};
   std::int64_t max_tokens = 256;        ///< maximum number of tokens to generate, at least 1
   std::vector<std::int32_t> end_ids{};  ///< ids that end the text when the model chooses them
-  /// Texts that end the generated text. None may be empty. GenerateHooks::text does not receive a stop text or bytes
-  /// after it. Bytes that may begin a stop text are withheld until it is certain whether they do.
+  /// Texts at which generation stops. None may be empty. GenerateHooks::text does not receive a stop text or bytes
+  /// after it. It receives bytes that may begin a stop text later, once it is certain that they do not.
   std::vector<std::string> stop_texts{};
   /// Maximum number of tokens to guess after each chosen token (DraftTokens). One pass over the weights checks all
   /// guesses.
   /// - Guesses do not change the chosen tokens, apart from effects of rounding.
-  /// - The chosen token and its guesses are limited to CachedDecoder::most_unrounded() tokens, which one pass computes
-  ///   in f32.
-  /// - If the decoder has recurrent layers or windows, must be at most CachedDecoderOptions::keep.
+  /// - A pass has at most CachedDecoder::most_unrounded() tokens, so that it is computed in f32. The number of guesses
+  ///   is
+  ///   reduced accordingly.
+  /// - For decoders with recurrent layers or sliding windows, the limit is CachedDecoderOptions::keep.
   std::int64_t drafts = 0;
 };
 

@@ -16,7 +16,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// Returns the token id under `key`. Returns nullopt if the key is missing or the id is outside the vocabulary.
+/// Returns the token id that the file has for `key`. Returns nullopt if the file does not have the key or the id is
+/// outside the vocabulary.
 std::optional<std::int64_t> token_of(const io::GgufFile& file, std::string_view key, std::size_t vocab) {
   if (!file.has(key)) return std::nullopt;
   const std::int64_t id = file.integer(key);

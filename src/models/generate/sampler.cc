@@ -35,8 +35,8 @@ void check_sampling(const Sampling& s) {
 
 Sampler::Sampler(const Sampling& sampling) : sampling_(sampling), random_(sampling.seed) { check_sampling(sampling); }
 
-/// Sorts the most likely tokens of kept_[from, end) into kept_[from, to), in descending order of likelihood. Equally
-/// likely tokens are sorted by id, so that the order depends only on the logits.
+/// Partially sorts kept_[from, end) by descending likelihood, so that the most likely tokens are in kept_[from, to) in
+/// order. Equally likely tokens are sorted by id, so that the order depends only on the logits.
 void Sampler::sort_most_likely(std::span<const float> logits, std::size_t from, std::size_t to) {
   const auto more_likely = [logits](std::int32_t a, std::int32_t b) {
     const float x = logits[static_cast<std::size_t>(a)], y = logits[static_cast<std::size_t>(b)];
@@ -89,7 +89,7 @@ std::int32_t Sampler::next(std::span<const float> logits) {
   std::int32_t chosen = best;
   for (const std::int32_t id : kept_) {
     const double weight = weights_[static_cast<std::size_t>(id)];
-    if (weight > 0.0) chosen = id;  // the last such id stays chosen if rounding keeps `left` ≥ 0
+    if (weight > 0.0) chosen = id;  // if rounding prevents `left` < 0, the last token with a weight above 0 is chosen
     left -= weight;
     if (left < 0.0) break;
   }

@@ -37,7 +37,8 @@ class Sampler {
 
  private:
   void sort_most_likely(std::span<const float> logits, std::size_t from, std::size_t to);
-  /// Reduces kept_ to the fewest most likely tokens whose weights add up to at least top_p · total. Returns their sum.
+  /// Reduces kept_ to the most likely tokens: as few as possible whose weights add up to at least top_p · total.
+  /// Returns the sum of their weights.
   double keep_nucleus(std::span<const float> logits, double total);
 
   Sampling sampling_;
