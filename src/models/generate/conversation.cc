@@ -19,8 +19,7 @@ Conversation::Conversation(models::CachedDecoder& decoder, const tokenize::Token
 
 /// Returns the tokens of a rendered conversation. Keeps the tokens of earlier answers as the model chose them, in
 /// now_.ids. This requires that the rendered text begins with now_.text, and that a token begins right after it.
-/// Otherwise returns
-/// written.tokens.ids.
+/// Otherwise returns written.tokens.ids.
 std::vector<std::int32_t> Conversation::with_chosen_answers(const Chat::Written& written) const {
   const std::vector<tokenize::Span>& spans = written.tokens.spans;
   const auto next = std::find_if(spans.begin(), spans.end(),

@@ -11,9 +11,9 @@
 
 namespace headgate::io {
 
-/// Returns whether something is at a path. A symbolic link counts even if it leads to nothing: an optional file that is
-/// lost is an error when it is opened, and is not taken for one that was never there. Throws FileError if the system
-/// does not allow to look.
+/// Returns whether a path exists, without following a symbolic link at its end. An optional file whose link leads to
+/// nothing thus counts as present, and opening it reports the error. Throws FileError if the check fails,
+/// for example without permission.
 inline bool exists(const std::string& path) {
   struct stat facts {};
   if (::lstat(path.c_str(), &facts) == 0) return true;

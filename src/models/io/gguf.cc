@@ -77,7 +77,7 @@ bool is_integer(GgufType type) {
   }
 }
 
-/// Reads an integer of type `type`. A u64 of 2^63 or more becomes negative.
+/// Reads an integer of type `type`. Values of 2^63 or more wrap around to negative numbers.
 std::int64_t integer_at(GgufType type, const std::uint8_t* at) {
   switch (type) {
     case GgufType::u8: return *at;
@@ -116,8 +116,8 @@ class GgufHeader {
   }
 
  private:
-  // Minimum sizes in the file, in bytes. A value consists at least of a length (8), a type (4) and a byte of data. A
-  // tensor consists at least of a length (8), a count (4), a format (4) and an offset (8).
+  // Minimum sizes of header entries in bytes. A value has at least a length (8), a type (4) and a byte of data. A
+  // tensor has at least a length (8), a count (4), a format (4) and an offset (8).
   static constexpr std::size_t kLeastValue = 8 + 4 + 1;
   static constexpr std::size_t kLeastTensor = 8 + 4 + 4 + 8;
 

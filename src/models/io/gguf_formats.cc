@@ -96,8 +96,8 @@ struct GroupScales {
 };
 
 /// Converts a block of Q4_K or Q5_K: element = d · scale · q − dmin · least. Each group of 32 elements has its own
-/// `scale` and `least`. `fifth` is null for Q4_K, where q has 4 bits. For Q5_K, bit g of fifth[i] is the highest bit of
-/// element i of group g.
+/// factors `scale` and `least`. q has 4 bits in Q4_K and 5 bits in Q5_K. Bit g of fifth[i] is the fifth bit of element
+/// i of group g. `fifth` is null for Q4_K.
 void widen_groups(float* out, const std::uint8_t* block, const std::uint8_t* fifth, const std::uint8_t* low) {
   const float d = half(block), dmin = half(block + 2);
   const GroupScales groups(block + 4);
@@ -133,15 +133,16 @@ void widen_q6_k(float* out, const std::uint8_t* block) {
 bool is_finite_f32(const std::uint8_t* block) { return std::isfinite(load<float>(block)); }
 bool is_finite_bf16(const std::uint8_t* block) { return std::isfinite(to_f32(load<BFloat16>(block))); }
 
-/// Returns whether the f16 numbers at byte offsets kAt of a block are finite. In infinity and NaN, all bits of the
-/// exponent are set.
+/// Returns whether the f16 numbers of a block are finite. kAt are their byte offsets. In infinity and NaN, all bits of
+/// the exponent are set.
 template <std::size_t... kAt>
 bool has_finite_half(const std::uint8_t* block) {
   constexpr std::uint16_t kExponent = 0x7C00;
   return (((load<std::uint16_t>(block + kAt) & kExponent) != kExponent) && ...);
 }
 
-/// Returns the index of the first block for which kIsFinite() is false, or `count` if all `count` blocks pass.
+/// Returns the index of the first block for which kIsFinite() is false. Returns `count`, the number of blocks, if there
+/// is none.
 template <std::int64_t kBytes, bool (*kIsFinite)(const std::uint8_t*)>
 std::int64_t find_block(const std::uint8_t* blocks, std::int64_t count) {
   for (std::int64_t b = 0; b < count; ++b) {

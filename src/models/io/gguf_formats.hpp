@@ -19,9 +19,9 @@ struct GgufFormat {
   std::size_t bytes;      ///< size of a block in bytes
   /// Converts one block(bytes) to out(numbers). Null if the library cannot read the format.
   void (*widen)(float* out, const std::uint8_t* block);
-  /// Returns the index of the first of `count` blocks that has an element that is not finite, or `count` if there is
-  /// none. In formats with 16-bit scales, it reads only the scales, because elements with finite scales are finite.
-  /// Null if `widen` is null.
+  /// Returns the index of the first block with an element that is infinite or NaN. Returns `count`, the number of
+  /// blocks, if there is none. In formats with 16-bit scales, it reads only the scales, because only they can be
+  /// infinite or NaN. Null if `widen` is null.
   std::int64_t (*find_not_finite)(const std::uint8_t* blocks, std::int64_t count);
 };
 

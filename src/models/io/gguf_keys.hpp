@@ -6,9 +6,9 @@
 #include <string>
 #include <string_view>
 
-// Lists keys of GGUF files that a reader may ignore, because their values do not change results. Unknown keys of an
-// architecture or of the tokenizer are errors. GgufValues and read_gguf_vocabulary() report them. Keys with other
-// prefixes, such as quantize.imatrix.file, belong to other programs and are ignored, as in llama.cpp.
+// Lists keys of GGUF files that a reader may ignore, because their values do not change results. GgufValues and
+// read_gguf_vocabulary() report unknown keys of an architecture or of the tokenizer as errors. Keys with another
+// prefix, such as quantize.imatrix.file, belong to other programs. Readers ignore them, as llama.cpp does.
 
 namespace headgate::io {
 

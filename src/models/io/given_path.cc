@@ -71,11 +71,11 @@ std::string forbidden_directory(const std::string& path) {
   }
 }
 
-/// Returns where the Hub's cache stores the model that `path` names. `reason` is the errno of a failed stat() of
-/// `path`. Returns nullopt in these cases:
+/// Looks for the model that `path` names in the Hub's cache. Returns where it is stored. `reason` is the errno of a
+/// failed stat() of `path`. Returns nullopt in these cases:
 /// - The cache does not have the model.
-/// - `reason` is not ENOENT.
-/// - `path` is a dangling symbolic link, and thus not a name.
+/// - `reason` is not ENOENT, so that something may exist at `path`.
+/// - `path` is a symbolic link that leads to nothing.
 std::optional<std::string> in_cache(const std::string& path, int reason) {
   std::error_code error;
   if (reason != ENOENT || fs::exists(fs::symlink_status(path, error))) return std::nullopt;

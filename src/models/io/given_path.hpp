@@ -8,11 +8,12 @@
 namespace headgate::io {
 
 /// Returns the file or directory that `path` refers to:
-/// - If `path` is the directory models--OWNER--NAME of the Hub's cache, returns the snapshot that refs/main names, or
-///   the only snapshot.
-/// - If nothing exists at `path` and it is the name of a model on the Hub, returns cached_model().
-/// - If the replacement of the directory `path` was interrupted, returns the old directory, present_directory(path).
-/// - Otherwise returns `path`.
+/// - If `path` is the directory models--OWNER--NAME of the Hub's cache: the snapshot that refs/main names, or the only
+///   snapshot.
+/// - If nothing exists at `path`, but it has the form of a name on the Hub and the cache has this model:
+///   cached_model().
+/// - If the replacement of the directory `path` was interrupted: the old directory, present_directory(path).
+/// - Otherwise `path` itself.
 ///
 /// Throws FileError if the path cannot be reached or read, is an empty file, or is neither a file nor a directory. If
 /// `path` has the form of a name on the Hub, the message names the searched cache and the command that downloads the

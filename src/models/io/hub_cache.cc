@@ -33,8 +33,8 @@ bool is_word(std::string_view word) {
   return !word.empty() && word.front() != '.' && std::all_of(word.begin(), word.end(), is_name_character);
 }
 
-/// Returns whether `text` consists of words separated by slashes. A word cannot begin with a dot, so a revision in a
-/// path cannot lead out of its directory.
+/// Returns whether `text` is a valid revision: words separated by slashes. No word begins with a dot, so that the path
+/// of a revision cannot contain "..".
 bool is_revision(std::string_view text) {
   for (std::size_t end = text.find('/'); end != std::string_view::npos; end = text.find('/')) {
     if (!is_word(text.substr(0, end))) return false;

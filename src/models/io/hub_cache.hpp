@@ -34,9 +34,12 @@ std::string hub_cache();
 /// Throws FileError if none exists, or if the snapshot that refs/REVISION names does not exist.
 std::string snapshot_of(const std::string& model, const std::string& revision);
 
-/// Returns the snapshot directory of a model in the cache. Returns nullopt if the cache does not have the model. If the
+/// Returns the snapshot directory of a model in the cache, or nullopt if the cache does not have the model. If the
 /// snapshot has a GGUF model, but neither config.json nor tokenizer.json, returns the GGUF file or its first part.
-/// Throws FileError as snapshot_of() does, for a dangling link in the snapshot, and for several GGUF models.
+/// Throws FileError in these cases:
+/// - snapshot_of() throws.
+/// - A link in the snapshot leads to nothing.
+/// - The snapshot has several GGUF models.
 std::optional<std::string> cached_model(const HubName& name);
 
 }  // namespace headgate::io

@@ -24,7 +24,8 @@ constexpr std::size_t kMostShown = 1024;  // maximum number of bytes of a path i
   fail(path, "cannot open: {}", std::strerror(reason));
 }
 
-/// Calls take(to, bytes, done) until `bytes` bytes are read. `take` wraps read() or pread().
+/// Calls take(to, bytes, done) until `bytes` bytes are read. `take` wraps read() or pread(), and `done` is the number
+/// of bytes read so far.
 template <class Take>
 void read_all(const std::string& path, void* to, std::size_t bytes, const Take& take) {
   std::size_t done = 0;
@@ -37,7 +38,7 @@ void read_all(const std::string& path, void* to, std::size_t bytes, const Take& 
   }
 }
 
-/// Returns `text` with some bytes written as \xNN: those for which plain(byte) is false.
+/// Returns `text` with every byte that is not plain written as \xNN. `plain` tells whether a byte is plain.
 template <class Plain>
 std::string escaped(std::string_view text, const Plain& plain) {
   std::string out;

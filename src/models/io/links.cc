@@ -17,7 +17,7 @@ fs::path follow_links(const fs::path& path, std::error_code& error) {
     }
     const fs::path next = fs::read_symlink(target, error);
     if (error) return path;
-    target = target.parent_path() / next;  // yields `next` if `next` is absolute
+    target = target.parent_path() / next;  // for an absolute `next`, operator/ returns `next` alone
   }
   if (target == path) return path;
   fs::path canonical = fs::weakly_canonical(target, error);

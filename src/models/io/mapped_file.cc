@@ -17,9 +17,9 @@
 
 namespace headgate::io {
 
-/// Describes where a file is mapped. Regions are reused but never freed, so a signal handler in any thread can walk
-/// their list at any time. A handler reads the path of only one region: the one that its thread was accessing. That
-/// file is still mapped, so the path does not change meanwhile.
+/// Describes where a file is mapped. All regions form a list, which a signal handler in any thread may read at any
+/// time. Regions are therefore never freed, only reused. The handler reads `path` only in the region that its own
+/// thread was accessing. The file of this region is still mapped, so its path does not change.
 struct MappedRegion {
   std::atomic<const std::uint8_t*> begin{nullptr};  ///< null if no file is mapped
   std::size_t bytes = 0;

@@ -6,8 +6,8 @@
 
 #include "models/io/gguf_formats.hpp"
 
-// Defines MXFP4: blocks of 32 numbers of 4 bits (E2M1), which share a scale of 8 bits (E8M0), a power of two. The
-// numbers of a block take 16 bytes:
+// Defines the format MXFP4. A block has 32 numbers of 4 bits (E2M1), which share a scale of 8 bits (E8M0), a power of
+// two. The numbers of a block take 16 bytes:
 //
 //   file format          | place of the scale | low nibble of byte i | high nibble of byte i
 //   GGUF, tensor type 39 | before the bytes   | number i             | number 16 + i
@@ -24,8 +24,8 @@ inline constexpr std::uint32_t kMxfp4ApartId = std::numeric_limits<std::uint32_t
 /// Twice the value of each 4-bit code. Doubling makes all values integers.
 inline constexpr std::int8_t kMxfp4Doubled[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
-/// Returns the bits of the f32 number 2^(scale − 128). Multiplied by a doubled value, this number gives the value.
-/// 2^-127 and 2^-128 are subnormal.
+/// Returns the bits of the f32 number 2^(scale − 128), half of the scale. Values are stored doubled, so this factor
+/// cancels the 2. The results 2^-127 and 2^-128 are subnormal.
 constexpr std::uint32_t mxfp4_half_scale_bits(std::uint8_t scale) {
   return scale < 2 ? std::uint32_t{0x0020'0000} << scale : (std::uint32_t{scale} - 1) << 23;
 }

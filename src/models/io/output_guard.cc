@@ -16,9 +16,10 @@
 namespace headgate::io {
 namespace {
 
-/// Returns a string that identifies a file. All paths of an existing file give the same string, including hard and
-/// symbolic links. For a file that does not exist, returns its canonical path. If the process may not enter a directory
-/// of the path, returns the absolute path.
+/// Returns a string that identifies a file:
+/// - device and inode if the file exists, which are the same for all hard and symbolic links to it
+/// - the canonical path if the file does not exist
+/// - the absolute path if the process may not enter a directory of the path
 std::string file_identity(const std::string& path) {
   struct stat facts {};
   if (::stat(path.c_str(), &facts) == 0) return fmt::format("{}:{}", facts.st_dev, facts.st_ino);

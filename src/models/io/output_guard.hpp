@@ -13,8 +13,7 @@ struct NamedPath {
 
 /// Throws Error if an output is the same file as an input or as another output. The message names both options and
 /// tells what to do. Compares existing files by device and inode, which detects hard and symbolic links. Compares other
-/// paths in canonical form, including inputs that do not exist yet, such as the tokenizer.json of a model without a
-/// tokenizer.
+/// files by their canonical paths. Inputs need not exist.
 void check_overwrites(const std::vector<NamedPath>& outputs, const std::vector<NamedPath>& inputs);
 
 }  // namespace headgate::io

@@ -22,7 +22,7 @@ static_assert(std::endian::native == std::endian::little, "headgate: safetensors
 namespace headgate::io {
 namespace {
 
-constexpr std::size_t kPreamble = 8;  // u64 length of the header
+constexpr std::size_t kPreamble = 8;  // length of the header, a u64
 // Maximum size of the header in bytes. A model of 1000 layers, with 12 tensors per layer and two moments per tensor,
 // has a header of 4 MiB.
 constexpr std::size_t kMaxHeader = std::size_t{1} << 23;
@@ -259,14 +259,14 @@ void SafetensorsReader::read_f32(const TensorEntry& entry, float* out) const {
 
 void Checksum::mix(std::uint64_t word) {
   constexpr std::uint64_t kOdd = 0xBF58476D1CE4E5B9U;
-  // The function is bijective in `state_` and in `word`: if one of them changes, so does the result.
+  // The result changes whenever `state_` or `word` alone changes, because the function is bijective in each of them.
   state_ = std::rotl((state_ ^ word) * kOdd, 29);
 }
 
 void Checksum::add(const void* data, std::size_t bytes) {
   const auto* at = static_cast<const std::byte*>(data);
   const auto* const end = at + bytes;
-  // Adds single bytes until the pending word is complete. Then adds whole words, and the remaining bytes singly.
+  // Adds single bytes until the pending word is complete, then whole words, then the remaining bytes.
   while (bytes_ % sizeof(pending_) != 0 && at < end) add_byte(*at++);
   for (; end - at >= static_cast<std::ptrdiff_t>(sizeof(pending_));
        at += sizeof(pending_), bytes_ += sizeof(pending_)) {

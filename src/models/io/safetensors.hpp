@@ -26,7 +26,7 @@ namespace headgate::io {
 /// Describes a tensor in a file: row-major, little-endian.
 struct TensorEntry {
   std::string name;
-  DType dtype = DType::none;  ///< `none` for U8, whose bytes have a format that the model or other tensors define
+  DType dtype = DType::none;  ///< `none` for U8: the format of the bytes follows from the model or from other tensors
   std::vector<std::int64_t> shape;
   std::size_t offset = 0;  ///< offset in bytes from the first byte of data
   std::size_t bytes = 0;

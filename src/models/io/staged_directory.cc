@@ -27,7 +27,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kSuffix = ".new";
-constexpr std::size_t kMaxName = 240;  // NAME_MAX is 255, and a staging name adds 14 bytes
+// Leaves room for the 14 bytes that a staging name adds; the file system's limit NAME_MAX is 255.
+constexpr std::size_t kMaxName = 240;
 
 std::string old_name(const fs::path& target) {
   return (target.parent_path() / fmt::format(".{}.old", target.filename().string().substr(0, kMaxName))).string();
@@ -138,8 +139,8 @@ bool StagedDirectory::lock_staging() {
   lock_ = open_directory(path_);
   if (lock_ < 0 && errno != ENOENT) fail_with_reason();
   if (lock_ < 0) return false;
-  // Waits while another process holds the lock to remove the directory. If the file system has no locks,
-  // remove_abandoned() cannot lock the directory either and does not remove it.
+  // Waits if another process holds the lock, because that process may be removing the directory. A file system without
+  // locks needs no wait: remove_abandoned() removes only directories that it can lock.
   while (::flock(lock_, LOCK_EX) != 0 && errno == EINTR) continue;
   struct stat facts {};
   if (::lstat(path_.c_str(), &facts) == 0 || errno != ENOENT) return true;
@@ -183,7 +184,7 @@ void StagedDirectory::keep_permissions() const {
 /// Atomically exchanges the new directory and the old one. Returns false if the file system does not support this.
 bool StagedDirectory::exchange() const {
   if (::renameat2(AT_FDCWD, path_.c_str(), AT_FDCWD, resolved_.c_str(), RENAME_EXCHANGE) == 0) return true;
-  if (errno == ENOENT) {  // there is no old directory
+  if (errno == ENOENT) {  // there is no old directory to exchange with
     if (::rename(path_.c_str(), resolved_.c_str()) == 0) return true;
     fail_with_reason();
   }

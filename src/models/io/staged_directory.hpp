@@ -9,19 +9,25 @@
 
 namespace headgate::io {
 
-/// Selects how commit() replaces an existing directory. `automatic` uses one atomic exchange (renameat2) if the file
-/// system supports it, and two renames otherwise. `two_renames` always uses two renames. Between two renames, the old
-/// directory is at ".NAME.old", where present_directory() finds it.
+/// Selects how commit() replaces an existing directory:
+///
+///   automatic   | one atomic exchange (renameat2), or two renames if the file system does not support it
+///   two_renames | two renames
+///
+/// Between two renames, the old directory is at ".NAME.old", where present_directory() finds it.
 enum class Replacing { automatic, two_renames };
 
 /// Throws NotReplaceable if `target` is a file, or a directory that contains entries other than `names`.
 void check_replaceable(const std::string& target, const std::vector<std::string>& names);
 
-/// Writes a directory of known files, which atomically replaces an existing directory.
+/// Writes a directory of known files, which atomically replaces an existing directory. Never replaces a directory that
+/// contains files other than `names`.
 ///
-/// The caller writes files to path(), the directory ".NAME.XXXXXXXX.new" beside the target. Unless commit() succeeds,
-/// the destructor or remove_unfinished_files() removes this directory. If the process is killed, the next
-/// StagedDirectory with the same target removes it. Never replaces a directory that contains files other than `names`.
+/// The caller writes files to path(), a new directory ".NAME.XXXXXXXX.new" beside the target. commit() moves it to the
+/// target. Without a successful commit(), it is removed by:
+/// - the destructor
+/// - remove_unfinished_files(), if a signal ends the process
+/// - the next StagedDirectory with the same target, if the process is killed
 class StagedDirectory {
  public:
   /// Creates missing parent directories. Throws WriteError if the new directory cannot be created or cannot replace the
@@ -55,7 +61,8 @@ class StagedDirectory {
   std::string old_;       ///< path of ".NAME.old" beside the target
   std::string path_;
   std::vector<UnfinishedPath> unfinished_;  ///< registrations of path_ and its files
-  int lock_ = -1;  ///< descriptor that holds the lock on path_; directories without a lock come from killed processes
+  /// Descriptor that holds the lock on path_; a directory that nobody locks was left by a killed process.
+  int lock_ = -1;
 };
 
 /// Returns where the directory last committed to `target` is: at `target`, or at ".NAME.old" if a process was killed

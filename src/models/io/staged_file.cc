@@ -55,7 +55,7 @@ std::string resolved(const std::string& path) {
 
 void check_writable(const std::string& path) {
   const std::string directory = directory_of(resolved(path));
-  const std::string inside = directory + "/.";  // with the dot, faccessat() fails if the directory is a file
+  const std::string inside = directory + "/.";  // the dot makes faccessat() fail if the directory is a file
   if (::faccessat(AT_FDCWD, inside.c_str(), W_OK | X_OK, AT_EACCESS) != 0) fail_in(directory, path, errno);
   struct stat facts {};
   if (::stat(path.c_str(), &facts) != 0 && errno == ENAMETOOLONG) fail_in(directory, path, errno);
@@ -130,7 +130,7 @@ void StagedFile::give_name() {
   const std::string source = fmt::format("/proc/self/fd/{}", descriptor_);
   if (::linkat(AT_FDCWD, source.c_str(), AT_FDCWD, target_.c_str(), AT_SYMLINK_FOLLOW) == 0) return;
   if (errno != EEXIST) fail<WriteError>(path_, "cannot write: {}", std::strerror(errno));
-  // linkat() cannot replace an existing file, but rename() can.
+  // Gives the file a temporary name first, because rename() can replace an existing file and linkat() cannot.
   const std::string name = random_name(stage_in_, target_);
   unfinished_ = UnfinishedPath(name, PathKind::file);
   if (::linkat(AT_FDCWD, source.c_str(), AT_FDCWD, name.c_str(), AT_SYMLINK_FOLLOW) != 0) {

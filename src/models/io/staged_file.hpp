@@ -17,20 +17,19 @@ void check_writable(const std::string& path);
 /// otherwise. `named` always uses a named file.
 enum class Staging { automatic, named };
 
-/// Writes a file atomically: the file appears at its path complete, or not at all.
-///
-/// Writes to a nameless file in the target's directory (O_TMPFILE), which disappears when the process ends. If the file
-/// system does not support nameless files, writes to ".NAME.XXXXXXXX.tmp" in the same directory, which the destructor
-/// removes. A signal handler that ends the process must call remove_unfinished_files() to remove it. commit() flushes
-/// the data to the disk and gives the file its name.
+/// Writes a file atomically: the file appears at its path complete, or not at all. commit() flushes the data to the
+/// disk and gives the file its name. Until then, the data is in one of these files in the target's directory:
+/// - a nameless file (O_TMPFILE), which disappears when the process ends
+/// - ".NAME.XXXXXXXX.tmp", if the file system does not support nameless files. The destructor removes it. A signal
+///   handler that ends the process must call remove_unfinished_files().
 ///
 /// Follows a symbolic link at the path. The constructor throws if the path refers to something other than a regular
 /// file.
 class StagedFile {
  public:
-  /// `stage_in` is the directory of the temporary file. The default is the directory of the target. If that directory
-  /// does not exist yet, give another one on the same file system. The constructor throws WriteError if it cannot
-  /// create the file. write(), flush() and commit() throw WriteError if they fail.
+  /// Creates the temporary file in the directory `stage_in`. The default is the target's directory. If that directory
+  /// does not exist yet, pass another one on the same file system. The constructor, write(), flush() and commit() throw
+  /// WriteError if they fail.
   explicit StagedFile(const std::string& path, Staging staging = Staging::automatic, const std::string& stage_in = {});
   StagedFile(StagedFile&& other) noexcept;
   StagedFile(const StagedFile&) = delete;

@@ -13,8 +13,8 @@ namespace headgate::io {
 namespace {
 
 // State of a slot, which stores one path. A signal handler may call remove_unfinished_files() in any thread at any
-// moment. That function therefore uses only lock-free atomics, and paths of slots that it has moved to `removing`. A
-// thread that moves a slot to `writing` or `removing` owns the path of the slot until it changes the state again.
+// time. Slots therefore change their state only by lock-free atomics. A thread that sets the state to `writing` or
+// `removing` owns the slot's path until it changes the state again. Other threads must not access the path.
 enum class SlotState { empty, writing, file, directory, removing };
 
 struct Slot {
@@ -28,7 +28,7 @@ static_assert(std::atomic<SlotState>::is_always_lock_free);
 
 SlotState named(PathKind kind) { return kind == PathKind::file ? SlotState::file : SlotState::directory; }
 
-/// Moves a slot from the state `from` to the state `to`. Returns false if the slot is not in the state `from`.
+/// Changes a slot's state to `to` if it is `from`. Returns false if the slot has another state.
 bool change_state(Slot& slot, SlotState from, SlotState to) { return slot.state.compare_exchange_strong(from, to); }
 
 /// Stores a path in an empty slot and returns the slot's index. Returns −1 if the path is too long or all slots are in
@@ -77,7 +77,7 @@ UnfinishedPath& UnfinishedPath::operator=(UnfinishedPath&& other) noexcept {
 }
 
 void UnfinishedPath::forget() {
-  // remove_unfinished_files() empties slots in the state `removing`.
+  // Leaves a slot in the state `removing` to remove_unfinished_files(), which empties it.
   if (slot_ >= 0 && !change_state(g_slots[slot_], SlotState::file, SlotState::empty)) {
     change_state(g_slots[slot_], SlotState::directory, SlotState::empty);
   }

@@ -5,8 +5,8 @@
 #include <string>
 #include <string_view>
 
-// Reports the progress of long operations to a callback of the current thread. Functions thus need no parameter for the
-// callback.
+// Reports the progress of long operations to a callback, which each thread sets for itself. Functions that do such work
+// thus need no parameter for the callback.
 
 namespace headgate::io {
 

@@ -17,11 +17,11 @@ namespace {
 
 using Names = std::span<const std::string_view>;
 
-/// Describes a call of a filter, test, method or function.
+/// Describes a call of a built-in filter, test, method or function.
 struct Call {
   std::string_view name;
-  const Value& value;            ///< value that a filter or test reads, or object of a method
-  std::vector<Value> arguments;  ///< one value per parameter; undefined for a parameter without an argument
+  const Value& value;            ///< the value to which the filter or test is applied, or the object of the method
+  std::vector<Value> arguments;  ///< one value per parameter; undefined if the call does not set the parameter
   const Arguments& all;
   Budget& budget;
   std::time_t now = 0;
@@ -56,11 +56,11 @@ struct Row {
   Value (*run)(const Call& call);
   std::array<std::string_view, kMostParameters> parameters{};
   std::size_t needed = 0;  ///< number of required parameters, which come first
-  /// Whether run() accepts any arguments, which it reads from Call::all instead of `parameters`.
+  /// Whether run() accepts any arguments. It then reads them from Call::all, because there is no list of parameters.
   bool any_arguments = false;
 };
 
-/// Checks the arguments of the built-in `name`, then runs it. `what` is its kind in messages: "filter", "test", ….
+/// Checks the arguments of the built-in `name`, then runs it. In messages, `what` tells its kind, such as "filter".
 Value run(std::span<const Row> rows, std::string_view what, std::string_view name, const Value& value,
           const Arguments& given, Budget& budget, std::time_t now = 0) {
   budget.take(Budget::kStep);
@@ -189,7 +189,8 @@ Value int_of(const Call& call) {
 
 Value end_of(const Call& call, bool first) {
   if (Generator* generator = call.value.generator(); first && generator != nullptr && !generator->left.empty()) {
-    call.budget.take(Budget::kStep + generator->left.size());  // erase() moves all remaining elements
+    // Splits off one part of a dotted path as an index. A part that consists of digits becomes an integer, as in Jinja.
+    call.budget.take(Budget::kStep + generator->left.size());
     Value out = generator->left.front();
     generator->left.erase(generator->left.begin());
     return out;
@@ -238,8 +239,8 @@ Value map(const Call& call) {
   return Value(Generator{std::move(out)});
 }
 
-/// Returns the elements for which the test returns `wanted`. If `of_attribute` is set, the test reads an attribute of
-/// each element.
+/// Returns the elements for which a test returns `wanted`: true or false. The test reads the element, or one of its
+/// attributes if `of_attribute` is set.
 Value kept(const Call& call, bool of_attribute, bool wanted) {
   List out;
   Arguments tests = call.all, rest;
@@ -515,8 +516,8 @@ constexpr std::array kDictMethods{
     Row{"values", values},
 };
 
-// Lists Python's methods that are not supported. The interpreter throws TemplateError for them. Any other unknown name
-// gives an undefined value.
+// Lists methods of Python that this interpreter does not support, and for which it throws TemplateError. Any other
+// unknown name gives an undefined value.
 constexpr std::array<std::string_view, 27> kOtherStringMethods{
     "casefold",  "center",      "encode",  "expandtabs", "format",     "format_map",   "index",
     "isalnum",   "isalpha",     "isascii", "isdecimal",  "isdigit",    "isidentifier", "islower",

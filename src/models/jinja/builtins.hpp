@@ -32,10 +32,8 @@ bool has_method(const Value& object, std::string_view name);
 /// Jinja.
 bool has_function(std::string_view name);
 
-/// Returns the attribute `name` of `object`, or Undefined if there is none. Throws TemplateError in these cases:
-/// - `object` is Undefined.
-/// - `name` is a method of `object`.
-/// - Attributes of this type of object are not supported.
+/// Returns the attribute `name` of `object`, or Undefined if there is none. Throws TemplateError if `object` is
+/// Undefined, if `name` is one of its methods, or if objects of this type have no supported attributes.
 Value attribute_of(const Value& object, std::string_view name, Budget& budget);
 /// Returns object[index], or Undefined if the item does not exist. Throws TemplateError if `object` is Undefined.
 Value item_of(const Value& object, const Value& index, Budget& budget);

@@ -137,7 +137,8 @@ class Lexer {
     end_tag(sign == '-', sign != '+');
   }
 
-  /// Skips white space after a tag. `all` skips all of it, and `line` only one line end.
+  /// Ends a tag: skips white space after it. With `all`, skips all white space. Otherwise skips one line end if `line`
+  /// is set.
   void end_tag(bool all, bool line) {
     const std::size_t bytes = all ? space_at_front(rest_) : line && rest_.starts_with('\n') ? 1 : 0;
     at_line_ = bytes > 0 && rest_[bytes - 1] == '\n';

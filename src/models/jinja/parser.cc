@@ -107,7 +107,7 @@ class Parser {
 
   // --- statements
 
-  /// Parses statements up to a tag that begins with one of the words `ends`. Consumes only the {% of this tag.
+  /// Parses statements up to a tag that begins with a word in `ends`. Reads the {% of that tag, but not its word.
   Node block(Words ends) {
     const Nested nested(depth_);
     Node out = make(NodeKind::block, "");
@@ -129,7 +129,7 @@ class Parser {
         }
         if (word.kind == TokenKind::name &&
             (word.text.starts_with("end") || word.text == "else" || word.text == "elif")) {
-          if (ends.size() == 0) return out;  // whole() reports this tag as an error
+          if (ends.size() == 0) return out;  // the caller, whole(), reports this tag as an error
           raise_error("'{}' does not end '{}'", io::printable(word.text), *(ends.end() - 1));
         }
         next();
@@ -142,7 +142,7 @@ class Parser {
     }
   }
 
-  /// Parses the body and the end tag of a statement. `break` in the body must belong to a loop that begins in the body.
+  /// Parses the body of a statement and its end tag. A `break` in the body must be in a loop inside the body.
   Node closed_body(std::string_view end) {
     const Nested scope(scopes_);
     const int loops = std::exchange(loops_, 0);
@@ -381,8 +381,8 @@ class Parser {
     return constant(integer ? Value(whole) : Value(real));
   }
 
-  /// Parses the elements of a list up to the bracket `end`. An empty `end` stands for the end of the tag. `first` is
-  /// the first element, if the caller has already parsed it.
+  /// Parses the elements of a list up to the bracket `end`, or up to the end of the tag if `end` is empty. If the
+  /// caller has already parsed the first element, `first` holds it.
   Node rest_of_list(std::optional<Node> first, std::string_view end) {
     Node out = make(NodeKind::list, "");
     const bool read = first.has_value();

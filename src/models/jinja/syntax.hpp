@@ -9,42 +9,47 @@
 
 namespace headgate::jinja {
 
-/// Kinds of nodes. The comment on each kind tells what the members of Node contain.
+/// Kinds of nodes. The comment on each kind tells which members of Node hold what.
 enum class NodeKind {
   // Statements
-  block,    ///< `children` are the statements
-  text,     ///< `name` is the text
-  output,   ///< the child is the expression
-  if_else,  ///< `children` are the test, the block of `then` and the block of `else`
-  /// `names` are the targets; `children` are the items, the filter or `nothing`, the body and the block of `else`.
+  block,    ///< statements in sequence: `children` holds them
+  text,     ///< literal text, in `name`
+  output,   ///< {{ … }}: the only child is the expression to output
+  if_else,  ///< `children` holds the condition, the block of `then` and the block of `else`
+  /// Loop. `names` holds the loop variables. `children` holds the items, the filter, the body and the block of `else`.
+  /// A loop without a filter has the node `nothing` there.
   for_in,
-  /// `names` are the targets, and the child is the value. If `name` is not empty, the target is the attribute `name` of
-  /// the namespace names[0].
+  /// Assignment of the only child's value. `names` holds the target variables. If `name` is not empty, the target is
+  /// the attribute `name` of the namespace names[0].
   set,
-  set_block,  ///< `name` and `names` are as in `set`; `children` are the filters, applied to `captured`, and the block
-  /// `name` is the macro, and `names` its parameters; `children` are the body and the defaults of the last parameters.
+  /// Assignment of a block's output. `name` and `names` hold the target, as in `set`. `children` holds the filters,
+  /// applied to the node `captured`, and the block.
+  set_block,
+  /// Definition of a macro. `name` holds its name, and `names` its parameters. `children` holds the body, then the
+  /// default values of the last parameters.
   macro,
-  scope,  ///< the child is a block with its own variables
+  scope,  ///< the only child is a block with its own variables
   break_loop,
   continue_loop,
-  nothing,  ///< takes the place of an omitted child
+  nothing,  ///< takes the place of a child that the template omits
   // Expressions
-  constant,   ///< `value` is the value
-  name,       ///< `name` is the variable
-  list,       ///< `children` are the elements
-  dict,       ///< `children` are key, value, key, value, …
-  attribute,  ///< `name` is the attribute, and the child is the object
-  item,       ///< `children` are the object and the index
-  slice,      ///< `children` are the object, begin, end and step
-  call,       ///< `children` are the callee and the arguments; `names` are the keywords of the last arguments
-  filter,     ///< `name` is the filter; `children` are the value and the arguments
-  test,       ///< `name` is the test; `children` are the value and the arguments
-  unary,      ///< `name` is the operator, and the child is the operand
-  binary,     ///< `name` is the operator; `children` are the left and the right operand
-  join,       ///< `children` are the operands of ~, which concatenates text
-  compare,    ///< `names` are the operators; `children` are the operands
-  if_value,   ///< `children` are the value, the test, and the value of `else` or `nothing`
-  captured,   ///< output of the block in a set_block, to which its filters apply
+  constant,   ///< literal value, in `value`
+  name,       ///< variable whose name is in `name`
+  list,       ///< list: `children` holds the elements
+  dict,       ///< dictionary: `children` holds key, value, key, value, …
+  attribute,  ///< object.attribute: the only child is the object, and `name` holds the attribute
+  item,       ///< object[index]: `children` holds the object and the index
+  slice,      ///< object[begin:end:step]: `children` holds these four
+  /// Call. `children` holds the callee and the arguments. `names` holds the keywords of the last arguments.
+  call,
+  filter,    ///< Filter whose name is in `name`. `children` holds the filtered value, then the arguments.
+  test,      ///< Test whose name is in `name`. `children` holds the tested value, then the arguments.
+  unary,     ///< operator with one operand: `name` holds the operator, and the only child is the operand
+  binary,    ///< operator with two operands: `name` holds the operator, and `children` the operands
+  join,      ///< concatenation of text by ~: `children` holds the operands
+  compare,   ///< chain such as a < b < c: `names` holds the operators, and `children` the operands
+  if_value,  ///< a if test else b: `children` holds `a`, the test, and `b` or the node `nothing`
+  captured,  ///< stands for the output of a set_block's block, to which its filters are applied
 };
 
 /// A statement or an expression. Nodes nest at most kMostNested levels deep, so that recursion over them cannot

@@ -41,8 +41,8 @@ struct None {};
 struct Namespace {
   Dict attributes;
 };
-/// Result of filters such as `select` and `reverse`. Behaves like a generator in Python: it is always true, has neither
-/// length nor index, and gives each element once.
+/// Result of filters such as `select` and `reverse`. Behaves like a generator in Python: it counts as true, has no
+/// length, cannot be indexed, and gives each element once.
 struct Generator {
   List left;
 };
@@ -55,7 +55,7 @@ class Value {
   static constexpr int kMostNested = 64;
 
   Value() : data_(Undefined{}) {}
-  /// Keeps only the beginning of a long name, which makes values cheap to copy.
+  /// Makes an undefined value. Shortens a long name, so that values are cheap to copy.
   explicit Value(Undefined value);
   explicit Value(None value) : data_(value) {}
   explicit Value(bool value) : data_(value) {}
