@@ -202,8 +202,8 @@ class ParameterTable;
 /// counts as 2. The result is the sum of:
 /// - 4 · matrix parameters · tokens, for the outputs and for the gradients of the inputs
 /// - 2 · trained matrix parameters · tokens, for the gradients of the matrices
-/// - 12 · heads · head_dim · pairs for each attention layer. A pair is a token and
-///   an earlier token or itself; windows do not reduce the number.
+/// - 12 · heads · head_dim · pairs for each attention layer. A pair is a token and an earlier token or itself. Windows
+///   do not reduce the number.
 ///
 /// Does not count the embedding lookup.
 double training_flops(const DecoderConfig& config, const ParameterTable& trained, std::int64_t batch, std::int64_t seq);

@@ -62,7 +62,7 @@ AddedTokens::AddedTokens(std::vector<AddedToken> tokens, const NormalForm& form)
 AddedTokens::Longest AddedTokens::longest(std::string_view text) const {
   Longest found;
   auto begin = entries_.begin(),
-       end = entries_.end();  // [begin, end) are the entries that begin with the first `at` bytes of `text`
+       end = entries_.end();  // the range [begin, end) holds the entries whose first `at` bytes are those of `text`
   for (std::size_t at = 0; begin != end; ++at) {
     if (begin->content.size() == at) found.entry = &*begin++;
     if (at == text.size()) {
@@ -106,7 +106,8 @@ bool AddedTokenSearch::step(std::vector<Segment>& segments, More more) {
   Span span{search_begin_, search_begin_ + entry->content.size()};
   if (!(special_as_text_ && token.special)) {
     const std::size_t space = token.rstrip ? space_after(text.substr(span.end)) : 0;
-    // single_word depends on the next character, and rstrip on further white space. Both may be in a later part.
+    // A token with single_word depends on the next character, and a token with rstrip on all white space after it. A
+    // later part of the text may contain these.
     const bool sees_end = (token.single_word || token.rstrip) && span.end + space == text.size();
     if (sees_end && more == More::may_follow) return false;
     if (!token.single_word || stands_alone(text, span)) {
@@ -127,8 +128,8 @@ bool AddedTokenSearch::step(std::vector<Segment>& segments, More more) {
   return true;
 }
 
-/// Appends the text between emitted_end_ and `end` to `segments`. More::none means that a token or the end of the text
-/// follows.
+/// Appends the text up to `end` that is not yet in `segments`. With More::may_follow, the next call continues the same
+/// text. With More::none, a token or the end of the text follows.
 void AddedTokenSearch::add_text(std::vector<Segment>& segments, std::size_t end, More more) {
   const bool any = emitted_end_ < end;
   if (any || (text_open_ && more == More::none)) {

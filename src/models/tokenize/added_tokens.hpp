@@ -19,7 +19,7 @@ struct AddedToken {
   bool single_word = false;  ///< matches only if the characters before and after it are not word characters
   bool lstrip = false;       ///< the token includes all white space before it
   bool rstrip = false;       ///< the token includes all white space after it
-  /// Matches the normal form of `content` in the normalized text, instead of `content` in the text.
+  /// Whether the token is searched for in the normalized text. Its own normal form is then searched for, not `content`.
   bool normalized = false;
   bool special = false;  ///< control token such as BOS, which represents no text
 };
@@ -46,8 +46,7 @@ class AddedTokens {
     std::string content;
     AddedToken token;
   };
-  /// The longest token that a text begins with, or null. `undecided` means that a longer token may match when more text
-  /// arrives.
+  /// The longest token that a text begins with, or null. If `undecided` is set, more text could give a longer token.
   struct Longest {
     const Entry* entry = nullptr;
     bool undecided = false;
@@ -59,8 +58,8 @@ class AddedTokens {
   bool takes_space_before_ = false;  ///< whether any token has lstrip
 };
 
-/// Splits texts at added tokens. A text may arrive in several parts. The search holds back text if later parts can
-/// change how it is split.
+/// Splits a text at added tokens. The text may arrive in several parts. Holds back text at the end of a part if a later
+/// part can change how it is split.
 class AddedTokenSearch {
  public:
   /// `tokens` must outlive the object. If `special_as_text` is set, special tokens are treated as text.
@@ -78,7 +77,7 @@ class AddedTokenSearch {
   std::size_t begin() const { return pending_.begin(); }
 
  private:
-  /// Takes one token, or skips one position where no token matches. Returns false if the match depends on later text.
+  /// Takes one token, or skips one position if no token begins there. Returns false if this depends on later text.
   bool step(std::vector<Segment>& segments, More more);
   void add_text(std::vector<Segment>& segments, std::size_t end, More more);
   void drop_emitted(More more);
@@ -87,8 +86,8 @@ class AddedTokenSearch {
   bool special_as_text_;
   PendingText pending_;
   std::size_t search_begin_ = 0;  ///< offset in view() where the search continues
-  std::size_t emitted_end_ = 0;   ///< offset in view() before which all text is in `segments`
-  bool text_open_ = false;        ///< whether the last segment is text with More::may_follow
+  std::size_t emitted_end_ = 0;   ///< offset in view() up to which the text is in `segments`
+  bool text_open_ = false;        ///< whether the last segment is text that the next segment continues
 };
 
 }  // namespace headgate::tokenize

@@ -110,12 +110,12 @@ void Bpe::keep_words(const Vocabulary& vocabulary) {
   }
 }
 
-/// Records the pairs of neighbouring characters that merges can join. A merge joins the last character of its left
-/// token and the first character of its right token. A word can be cut between all other pairs, because no merge
-/// crosses such a cut.
+/// Finds where words can be cut before encoding. A merge joins the last character of its left token and the first
+/// character of its right token. Records all such pairs of characters. Any other two neighbours can be cut apart,
+/// because no merge joins them.
 void Bpe::find_cuts(const Vocabulary& vocabulary, const std::vector<RankedMerge>& merges) {
-  // Byte tokens and the unknown token have spellings that differ from the text they represent. If a merge uses such a
-  // token, words are not cut at all.
+  // Disables cuts if a merge uses a byte token or the unknown token. The spellings of these tokens are not the text
+  // that they represent, so their characters say nothing about the text.
   std::vector<bool> misspelt(static_cast<std::size_t>(vocabulary.size()));
   const auto mark = [&misspelt](std::int32_t id) {
     if (id != kNoToken) misspelt[static_cast<std::size_t>(id)] = true;
@@ -134,9 +134,11 @@ bool Bpe::may_cut(char32_t before, char32_t after) const {
   if (!cuts_ || joined_.contains(before, after)) return false;
   if (byte_ids_[0] != kNoToken || (options_.unknown != kNoToken && !options_.fuse_unknown)) return true;
   const bool before_known = id_of(before) != kNoToken, after_known = id_of(after) != kNoToken;
-  // Without an unknown token, a character that has no token is dropped. The characters beside it may then merge, so a
-  // cut beside it is not safe. With fuse_unknown, a cut between two characters without tokens is not safe, because they
-  // share one unknown token.
+  // Forbids cuts that could change the tokens:
+  // - If characters without a token are dropped, their two neighbours may merge. So both characters at a cut need a
+  //   token.
+  // - If such characters share one unknown token (fuse_unknown), a cut between two of them would give two. So one of
+  //   both characters needs a token.
   return options_.unknown == kNoToken ? before_known && after_known : before_known || after_known;
 }
 
@@ -174,7 +176,7 @@ const Bpe::Merge* Bpe::find(std::int32_t left, std::int32_t right) const {
 
 void Bpe::first_tokens(std::vector<WordToken>& tokens, std::string_view word) const {
   tokens.clear();
-  bool fuses = false;  // whether the last token is the unknown token and the next character may extend it
+  bool fuses = false;  // whether the last token is an unknown token that the next character may extend
   const auto add = [&](std::int32_t id, std::uint32_t begin, std::uint32_t end) {
     if (id != kNoToken) {
       tokens.push_back({id, begin, end});
@@ -234,7 +236,7 @@ void Bpe::merge_few(std::vector<WordToken>& tokens) const {
   tokens.resize(count);
 }
 
-/// A merge in the queue. It is obsolete if one of its two tokens has changed.
+/// A merge in the queue. It is outdated if another merge has changed one of its two tokens.
 struct Bpe::Candidate {
   std::uint32_t rank;
   std::uint32_t left;  ///< position of the left token
@@ -245,7 +247,7 @@ struct Bpe::Candidate {
 };
 
 void Bpe::merge_many(std::vector<WordToken>& tokens) const {
-  // A merge stores its result at the left token's position, and sets the right token's id to kNoToken.
+  // The result of a merge replaces the left token. The right token's id becomes kNoToken.
   const auto count = static_cast<std::uint32_t>(tokens.size());
   std::vector<std::uint32_t> next(count), previous(count);
   std::priority_queue<Candidate, std::vector<Candidate>, std::greater<>> queue;
@@ -258,7 +260,7 @@ void Bpe::merge_many(std::vector<WordToken>& tokens) const {
   };
   for (std::uint32_t i = 0; i < count; ++i) {
     next[i] = i + 1;
-    previous[i] = i - 1;  // previous[0] wraps around and is never read
+    previous[i] = i - 1;  // the value for i = 0 wraps around, but is never read
   }
   for (std::uint32_t i = 0; i < count; ++i) note(i);
   while (!queue.empty()) {

@@ -38,10 +38,11 @@ struct RankedMerge {
 std::vector<RankedMerge> ranked_merges(const Vocabulary& vocabulary, const MergeList& merges);
 
 struct BpeOptions {
-  bool ignore_merges = false;       ///< encodes a word that is itself a token as this token, without merges
-  std::int32_t unknown = kNoToken;  ///< id for text that has no token; kNoToken means that such text is dropped
-  bool fuse_unknown = false;        ///< encodes consecutive characters without tokens as one unknown token
-  bool characters = false;          ///< starts from characters, instead of bytes as spelled by spelling_of()
+  bool ignore_merges = false;  ///< encodes a word that is itself a token as this token, without merges
+  /// Id of the token for text without a token of its own; kNoToken means that such text is dropped.
+  std::int32_t unknown = kNoToken;
+  bool fuse_unknown = false;   ///< encodes consecutive characters without tokens as one unknown token
+  bool characters = false;     ///< starts from characters, instead of bytes as spelled by spelling_of()
   bool byte_fallback = false;  ///< encodes a character without a token as byte tokens <0x00> to <0xFF>, if they exist
 };
 
@@ -58,7 +59,7 @@ class Bpe final : public WordModel {
 
  private:
   struct Merge {
-    std::uint64_t pair;  ///< left id · 2^32 + right id; kFree in an empty slot
+    std::uint64_t pair;  ///< left id · 2^32 + right id; kFree marks an empty slot of the hash table
     std::uint32_t rank;
     std::int32_t id;
   };
@@ -95,7 +96,7 @@ class Bpe final : public WordModel {
   CharacterPairs joined_;  ///< pairs of neighbouring characters that a merge can join
   StringTable words_;      ///< bytes of every token; empty unless ignore_merges is set
   std::vector<std::int32_t> word_ids_;
-  /// Number of bytes that each id represents; empty unless text without a token is dropped.
+  /// Number of bytes that each id represents. Needed and filled only if text without a token is dropped.
   std::vector<std::uint32_t> token_bytes_;
 };
 

@@ -63,7 +63,7 @@ AddedToken special_token(std::int32_t id, const std::string& content) {
 }
 
 /// Learns merges until the vocabulary has `ids` tokens or no pair is frequent enough. Throws TokenizerError if a merge
-/// would give a token the spelling of a token in `special`.
+/// would create a token that is spelled like a special token.
 void learn(TokenizerParts& parts, PairMerger& merger, std::int32_t ids, const std::vector<std::string>& special) {
   std::vector<std::string> spellings;
   spellings.reserve(static_cast<std::size_t>(parts.vocabulary.size()));

@@ -77,7 +77,7 @@ class BpeTrainer {
   std::string word_;                  ///< incomplete word at the end of the last part
   std::size_t unfinished_begin_ = 0;  ///< offset of unfinished_ in the current text
   StringTable words_;
-  std::vector<std::int64_t> counts_;  ///< number of occurrences of each word
+  std::vector<std::int64_t> counts_;  ///< for each word, the number of its occurrences
   std::size_t distinct_bytes_ = 0;
   std::size_t left_out_ = 0;
 };

@@ -18,8 +18,8 @@ using io::Json;
 constexpr std::size_t kMaxBytes = std::size_t{1} << 24;
 constexpr int kMaxDepth = 16;
 constexpr std::uint64_t kBytes = 256;
-/// Key of config.json for the id of BOS. A model of bytes has the value kByteBos if it was trained with BOS, and null
-/// otherwise.
+/// Key of config.json for the id of BOS. In a model whose tokens are bytes, the value is kByteBos if training put BOS
+/// before each text, and null otherwise.
 constexpr const char* kBosKey = "bos_token_id";
 
 /// Parses the text of a file, which must be a JSON object.
@@ -42,7 +42,7 @@ const Json& text_config_of(const Json& file) {
   return text != file.end() && text->is_object() ? *text : file;
 }
 
-/// Returns whether a training run began its sequences with BOS. The task bigram-backcopy always does.
+/// Returns whether a training run put BOS before each sequence. Runs of the task bigram-backcopy always do.
 bool trained_after_bos(const Json& json) { return has(json, "bos", "on") || has(json, "task", "bigram-backcopy"); }
 
 /// Returns whether a training run read the ids of a tokenizer.

@@ -5,7 +5,7 @@
 
 namespace headgate::tokenize {
 
-/// Input format of a model without a tokenizer.
+/// Form of the input that a model without a tokenizer reads.
 enum class ByteText {
   none,       ///< the tokens are not bytes
   plain,      ///< the input is the bytes of the text
@@ -20,13 +20,14 @@ enum class ByteText {
 /// - bos_token_id is kByteBos or, if model_type is "headgate", null
 /// - a training run of Headgate wrote trainer_state.json
 ///
-/// The first of these that exists tells whether BOS precedes a text:
-/// - the key bos_token_id
-/// - trainer_state.json
-/// - vocab_size: BOS precedes a text if it equals kVocabWithByteBos
+/// Whether BOS precedes a text follows from the first of these that exists:
+/// - the key bos_token_id: BOS precedes if the value is kByteBos
+/// - trainer_state.json: BOS precedes if it did in training
+/// - the key vocab_size: BOS precedes if the value is kVocabWithByteBos
 ByteText byte_text_of(const std::string& directory);
 
-/// Returns whether bos_token_id of a config.json is kByteBos: texts of bytes begin with it. Throws io::FileError.
+/// Returns whether bos_token_id in a config.json is kByteBos, which means that texts of bytes begin with BOS. Throws
+/// io::FileError.
 bool has_byte_bos(const std::string& config_file);
 
 }  // namespace headgate::tokenize

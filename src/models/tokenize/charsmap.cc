@@ -12,11 +12,11 @@ namespace {
 
 constexpr std::string_view kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-// Bit fields of a unit. A unit is a 32-bit node of the trie (see charsmap.hpp).
-constexpr std::uint32_t kIsValue = std::uint32_t{1} << 31;  ///< set in units that hold a value, not a byte
+// Bit fields of a 32-bit node of the trie, which Darts-clone calls a unit (see charsmap.hpp).
+constexpr std::uint32_t kIsValue = std::uint32_t{1} << 31;  ///< set in nodes that hold a value instead of a byte
 constexpr std::uint32_t kLabel = kIsValue | 0xFF;
 constexpr std::uint32_t kHasValue = std::uint32_t{1} << 8;
-constexpr std::uint32_t kFar = std::uint32_t{1} << 9;  ///< set if the distance counts steps of 256 units
+constexpr std::uint32_t kFar = std::uint32_t{1} << 9;  ///< set if the distance to the children is in steps of 256 nodes
 
 std::size_t distance(std::uint32_t unit) { return std::size_t{unit >> 10} << ((unit & kFar) != 0 ? 8 : 0); }
 
@@ -75,7 +75,7 @@ std::string decode_base64(std::string_view text) {
   if ((text.size() + padding) % kGroup != 0) refuse("base64 of {} digits", text.size() + padding);
   std::string out;
   std::uint32_t bits = 0;
-  std::size_t count = 0;  // number of bits in `bits` that are not in the output yet
+  std::size_t count = 0;  // number of valid bits in `bits`, which still have to be written
   for (const char c : text) {
     const std::size_t digit = kDigits.find(c);
     if (digit == std::string_view::npos) refuse("a character that is no digit of base64");

@@ -27,8 +27,8 @@ bool may_join(char32_t c) {
   return is_mark(c);
 }
 
-/// Returns whether NFC may change a character on its own, such as U+212B. Can also return true for a composed character
-/// that NFC keeps.
+/// Returns whether NFC may change a character even without its neighbours, such as U+212B (ångström sign). May also
+/// return true for a character that NFC keeps.
 bool may_change(char32_t c) {
   return c >= kFirstThatChanges &&
          utf8proc_get_property(static_cast<utf8proc_int32_t>(c))->decomp_seqindex != UINT16_MAX;
@@ -157,7 +157,7 @@ std::size_t Normalized::take_mapped(std::size_t& same, std::size_t at, const Nor
 }
 
 Normalized::Normalized(std::string_view source, const NormalForm& form, bool begins) : source_(source) {
-  std::size_t same = 0;  // source[same, at) must still be copied to the output
+  std::size_t same = 0;  // everything in the source from this offset on still has to be copied
   if (begins && !form.prefix.empty() && !source.empty()) change(same, 0, 0, form.prefix);
   if (form.charsmap != nullptr) {
     for (std::size_t at = 0; at < source.size();) at = take_mapped(same, at, form);
@@ -174,9 +174,9 @@ Normalized::Normalized(std::string_view source, const NormalForm& form, bool beg
 template <class Changes>
 Span Normalized::source_of(const Changes& changes, Span part) {
   if (changes.empty()) return part;
-  // Maps a position in the normal form to the source, using the last change that begins before the position or at it. A
-  // position inside the change maps to the start or the end of the replaced source bytes. A position after the change
-  // keeps its distance to the end of the change.
+  // Maps a position in the normal form to the source. Looks up the last change that begins at or before the position.
+  // - If the position is inside the change, the result is the start or the end of the replaced source bytes.
+  // - If the position is after the change, it has the same distance from the end of the change in both texts.
   const auto place = [&changes](std::size_t at, bool is_end) {
     auto after = std::partition_point(changes.begin(), changes.end(),
                                       [&](const Change& c) { return is_end ? c.begin < at : c.begin <= at; });

@@ -26,9 +26,9 @@ struct NormalForm {
   bool form_c = false;  ///< whether to apply Unicode's normalization form C (NFC)
   std::string space;    ///< text that replaces each space (U+0020); if empty, spaces are kept
   std::string prefix;   ///< text that is put before every non-empty text
-  /// SentencePiece's table of replacements, which is used instead of NFC. May be null. A grapheme cluster of up to 5
-  /// bytes is replaced as a whole if it begins with a key of the table. In other clusters, each character that begins
-  /// with a key is replaced. Cannot be combined with a prefix, because a normalized text may be empty.
+  /// SentencePiece's table of replacements, which is used instead of NFC; may be null. If a grapheme cluster has at
+  /// most 5 bytes and begins with a key of the table, the whole cluster is replaced. In other clusters, each character
+  /// that begins with a key is replaced. A table and a prefix cannot be combined.
   std::shared_ptr<const Charsmap> charsmap = nullptr;
 
   bool changes_nothing() const { return !form_c && space.empty() && prefix.empty() && charsmap == nullptr; }
@@ -37,8 +37,8 @@ struct NormalForm {
 /// Holds the normal form of a text. Maps positions in the normal form to the source text.
 class Normalized {
  public:
-  /// `source` must be valid UTF-8 and must outlive the object. If `begins` is false, `source` continues another text
-  /// and gets no prefix.
+  /// Normalizes `source`, which must be valid UTF-8 and must outlive the object. Set `begins` to false if `source`
+  /// continues another text and thus gets no prefix.
   Normalized(std::string_view source, const NormalForm& form, bool begins = true);
 
   std::string_view text() const { return changes_.empty() ? source_ : text_; }
@@ -58,8 +58,8 @@ class Normalized {
     std::size_t source_size;
   };
 
-  /// Copies source[same, begin) to the output. Then appends `by`, which replaces source[begin, end), and sets `same` to
-  /// `end`.
+  /// Replaces source[begin, end) by `by`. First copies the unchanged text from `same` to `begin` to the output. Then
+  /// sets `same` to `end`.
   void change(std::size_t& same, std::size_t begin, std::size_t end, std::string_view by);
   /// Normalizes the character at `at`, together with the following characters that may compose with it. Returns the
   /// offset after the last of them.
@@ -104,9 +104,9 @@ class NormalizedParts {
  private:
   const NormalForm& form_;
   bool normalized_ = false;
-  bool begins_ = false;  ///< true until the prefix was added
+  bool begins_ = false;  ///< whether the prefix still has to be added
   PendingText pending_;
-  Normalized last_{{}, {}};                 ///< result of the last next(), with its changes
+  Normalized last_{{}, {}};                 ///< result of the last call of next()
   std::size_t size_ = 0;                    ///< size in bytes of the normal form so far
   std::deque<Normalized::Change> changes_;  ///< sorted by position
 };

@@ -48,8 +48,8 @@ void PairMerger::merge_in_word(std::uint32_t number, TokenPair pair, std::int32_
       t[out] = t[i++];
       continue;
     }
-    // Counts one occurrence of the pair `after` in place of the pair `before`. merge() has already removed the count of
-    // `pair`.
+    // Updates the counts after one occurrence of the pair `before` has become `after`. The count of the merged pair is
+    // not updated here, because merge() has removed it.
     const auto replace = [&](TokenPair before, TokenPair after) {
       if (before != pair) decrease(before, number);
       increase(after, number);

@@ -39,8 +39,8 @@ class PairMerger {
   /// Adds a word with the given tokens. The word occurs `count` times.
   void add(const std::vector<std::int32_t>& tokens, std::int64_t count);
 
-  /// Returns the most frequent pair. Ties go to the smaller pair. Returns nullopt if no pair occurs at least `least` ≥
-  /// 1 times. Must not be called before the last add().
+  /// Returns the most frequent pair, and among equally frequent pairs the smallest. Returns nullopt if no pair occurs
+  /// at least `least` ≥ 1 times. Call it only after the last add().
   std::optional<TokenPair> most_frequent(std::int64_t least);
 
   /// Replaces the pair by `token` in all words, from left to right.

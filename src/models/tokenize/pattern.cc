@@ -31,20 +31,20 @@ using MatchData = std::unique_ptr<pcre2_match_data, Freed<pcre2_match_data_free>
 using JitStack = std::unique_ptr<pcre2_jit_stack, Freed<pcre2_jit_stack_free>>;
 using CompiledCode = std::unique_ptr<pcre2_code, Freed<pcre2_code_free>>;
 
-// Limits of one search. The patterns of tokenizers stay far below them, because they backtrack over the characters of
-// one match at most.
+// Limits of the steps and memory of one search. The patterns of tokenizers stay far below them: they backtrack at most
+// over the characters of one match.
 constexpr std::uint64_t kMostSteps = 2'000'000;
 constexpr std::uint64_t kMostStepsPerByte = 16;
 constexpr std::uint32_t kMostHeap_kib = 32 * 1024;
 constexpr std::size_t kFirstJitStack = std::size_t{32} * 1024;
 constexpr std::size_t kMostJitStack = std::size_t{4} * 1024 * 1024;
 
-// Limits of the thread's CPU time since the construction of a PatternSearch, about a hundred times what tokenizers
-// need. Other processes do not affect CPU time. The limits are checked every kSearchesBetweenLooks searches.
+// Limits of a thread's CPU time since it constructed a PatternSearch. Tokenizers need about a hundredth. CPU time does
+// not include the time of other processes. It is checked after every kSearchesBetweenLooks searches.
 constexpr double kMostTime_s = 10.0;
 constexpr double kMostTimePerByte_s = 20e-6;
 constexpr int kSearchesBetweenLooks = 256;
-constexpr std::size_t kWindow = 4096;  ///< a search finds only matches that begin within this many bytes
+constexpr std::size_t kWindow = 4096;  ///< one search finds only matches that begin in this number of bytes
 
 double processor_time_s() {
   timespec now{};
@@ -58,8 +58,8 @@ std::string message_of(int error) {
   return {text.begin(), std::find(text.begin(), text.end(), 0)};
 }
 
-/// Returns an upper bound of the number of bytes that lookbehinds read before a match. Assumes that all lookbehinds are
-/// nested and as long as the longest one.
+/// Returns an upper bound of how many bytes before a match the pattern's lookbehinds read. Assumes the worst case: all
+/// lookbehinds are nested and as long as the longest one.
 std::size_t reach_back_of(const pcre2_code* code, std::string_view syntax) {
   constexpr std::size_t kMostBytesOfCharacter = 4;
   std::uint32_t characters = 0;
@@ -110,8 +110,8 @@ struct PatternSearch::Memory {
   /// Searches for a match that begins in [from, from + kWindow]. Returns the result of PCRE2. PCRE2_ERROR_PARTIAL means
   /// that later text may change the match.
   int search(std::string_view text, std::size_t from, More more);
-  /// Throws TokenizerError if the thread has used too much CPU time for the bytes searched so far. `bytes` is the
-  /// number of bytes that the last search covered.
+  /// Throws TokenizerError if the thread has used more CPU time than the limits allow for the bytes searched so far.
+  /// `bytes` is the number of bytes that the last search covered.
   void check_time(std::size_t bytes);
 };
 

@@ -19,10 +19,10 @@ struct Match {
   std::size_t end = 0;  ///< equal to `begin` for an empty match
 };
 
-/// Result of a search.
+/// Result of a search in a text that may continue.
 /// - none: no match begins in the text.
-/// - match: later text cannot change the match.
-/// - undecided: later text decides whether a match begins at Match::begin. No match begins before it.
+/// - match: a match was found, and later text cannot change it.
+/// - undecided: a match may begin at Match::begin, depending on later text. No match begins before it.
 enum class Found { none, match, undecided };
 
 /// A compiled pattern. Several threads may use a pattern at the same time, each with its own PatternSearch.
@@ -32,7 +32,7 @@ class Pattern {
   /// syntax that pcre_syntax() does not support.
   explicit Pattern(std::string_view regex);
 
-  /// Returns an upper bound of the number of bytes that lookbehinds of the pattern read before a match.
+  /// Returns an upper bound of how many bytes before a match the pattern's lookbehinds read.
   std::size_t reach_back() const;
   const std::string& regex() const { return regex_; }
 

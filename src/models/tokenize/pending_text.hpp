@@ -18,9 +18,9 @@ void check_word_size(std::size_t bytes);
 /// if the buffer is empty.
 class PendingText {
  public:
-  /// Adds a part. Returns false if the caller should wait for more text before it searches. add() returns true again
-  /// only when the undecided bytes have doubled, so a long word takes O(n) time in total. Throws TokenizerError if the
-  /// pending text and the part have more than 64 MiB.
+  /// Adds a part. Returns whether the caller should search the pending text now, or false to wait for more. While the
+  /// same bytes stay undecided, it waits until their number has doubled. A long word thus takes O(n) time in total.
+  /// Throws TokenizerError if the pending text and the part have more than 64 MiB.
   bool add(std::string_view part, More more);
 
   /// Returns the pending text with the added part. The view is valid until the next call of add(), and only as long as
@@ -29,7 +29,8 @@ class PendingText {
   /// Returns the offset of view() in the whole text, in bytes.
   std::size_t begin() const { return begin_; }
 
-  /// Drops the bytes of view() before `from`. The tokens of the bytes from `undecided` on still depend on later text.
+  /// Drops the bytes of view() before the offset `from`. From the offset `undecided` on, tokens still depend on later
+  /// text.
   void drop_before(std::size_t from, std::size_t undecided);
   /// Drops all text. The next part begins a new text.
   void reset();
@@ -39,7 +40,7 @@ class PendingText {
   std::string_view view_;
   std::size_t bytes_to_drop_ = 0;  ///< number of bytes at the beginning of bytes_ that the next add() removes
   std::size_t begin_ = 0;
-  std::size_t next_begin_ = 0;  ///< begin() after the next add()
+  std::size_t next_begin_ = 0;  ///< value of begin() after the next add()
   std::size_t least_size_ = 0;  ///< minimum size of view() for which add() returns true
 };
 

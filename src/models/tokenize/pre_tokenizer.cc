@@ -44,8 +44,8 @@ void PieceCutter::next(std::vector<Slice>& slices, std::string_view part, More m
   drop_emitted(more);
 }
 
-/// Appends each match that later text cannot change, and the text before it. The caller appends the text from the last
-/// match to search_begin_.
+/// Finds matches from search_begin_ on, up to the first one that later text can change. Appends each match and the text
+/// before it. The caller appends the text after the last match.
 void PieceCutter::search(std::vector<Slice>& slices, More more) {
   const std::string_view text = view();
   Match match;
@@ -60,7 +60,7 @@ void PieceCutter::search(std::vector<Slice>& slices, More more) {
     if (match.begin < match.end) {
       add(slices, {match.begin, match.end}, Kind::match);
     } else if (step_.behavior == SplitBehavior::contiguous) {
-      last_matched_ = !step_.invert;  // does not join the texts before and after an empty match
+      last_matched_ = !step_.invert;  // keeps the text before an empty match apart from the text after it
     }
     emitted_end_ = search_begin_ = match.end;
     if (match.begin == match.end && search_begin_ < text.size()) {

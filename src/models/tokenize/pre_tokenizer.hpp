@@ -23,16 +23,16 @@ enum class SplitBehavior {
   isolated,              ///< each match is a piece of its own
   merged_with_previous,  ///< each match is the end of the piece before it
   merged_with_next,      ///< each match is the beginning of the piece after it
-  contiguous,            ///< adjacent matches form one piece
+  contiguous,            ///< adjacent matches form one piece, and so does the text between matches
 };
 
 /// One step of splitting a text. Each step splits the pieces of the previous step.
 struct SplitStep {
   std::optional<Pattern> pattern;  ///< if absent, the step does not split
   SplitBehavior behavior = SplitBehavior::isolated;
-  bool invert = false;       ///< exchanges the roles of the matches and of the text between them
+  bool invert = false;       ///< splits as if the text between matches were the matches, and the other way round
   std::string prefix{};      ///< text put before each piece that does not begin with it; may be empty
-  bool prefix_once = false;  ///< whether only the first piece of the text gets the prefix
+  bool prefix_once = false;  ///< whether the prefix is put only before the first piece of the text
 };
 
 /// Matches one numeric character.
@@ -50,14 +50,15 @@ extern const std::string_view kO200kPattern;
 
 /// A piece or a part of a piece: the bytes `span` of PieceCutter::view().
 struct Slice {
-  Span span;  ///< empty if the slice only marks the end of a piece
+  Span span;  ///< empty if the slice only tells that the piece has ended
   More more;  ///< More::may_follow if the next slice continues the same piece
 
   friend bool operator==(const Slice&, const Slice&) = default;
 };
 
-/// Splits texts into pieces according to one SplitStep, without the prefix, which the caller adds. A text may arrive in
-/// several parts. The cutter holds back text if later parts can change how it is split.
+/// Splits a text into pieces as one SplitStep describes. Does not add the prefix of the step, which the caller does.
+/// The text may arrive in several parts. Holds back text at the end of a part if a later part can change how it is
+/// split.
 class PieceCutter {
  public:
   explicit PieceCutter(const SplitStep& step);
@@ -85,10 +86,10 @@ class PieceCutter {
   std::optional<PatternSearch> search_;
   PendingText pending_;
   std::size_t search_begin_ = 0;  ///< offset in view() where the search continues
-  std::size_t emitted_end_ = 0;   ///< offset in view() before which all text is in slices
-  bool has_slice_ = false;        ///< whether the text already has a slice; a removed slice counts
-  bool piece_open_ = false;       ///< whether the last slice has More::may_follow
-  bool gap_continues_ = false;    ///< whether text from emitted_end_ to the next match continues the last slice
+  std::size_t emitted_end_ = 0;   ///< offset in view() up to which the text is in slices
+  bool has_slice_ = false;        ///< whether the text has a slice so far, even if the step removed it
+  bool piece_open_ = false;       ///< whether the next slice may continue the piece of the last one
+  bool gap_continues_ = false;    ///< whether the text before the next match belongs to the same gap as the last slice
   bool last_matched_ = false;
 };
 

@@ -18,8 +18,8 @@ namespace {
 
 /// Position of a piece in the normal form of the text between two added tokens.
 struct PiecePosition {
-  std::ptrdiff_t begin = 0;  ///< offset of the piece minus the size of its added prefix; may be negative
-  std::ptrdiff_t least = 0;  ///< offset of the piece without its prefix
+  std::ptrdiff_t begin = 0;  ///< offset of the piece with its prefix, which is not in the normal form; may be negative
+  std::ptrdiff_t least = 0;  ///< offset of the piece without its prefix, the smallest offset that a token can get
 
   Span span_of(const WordToken& token) const {
     const auto offset = [this](std::uint32_t at) {
@@ -29,8 +29,8 @@ struct PiecePosition {
   }
 };
 
-/// Encodes a text in the stages of EncodingStages. Each stage passes on the text that later input cannot change, and
-/// holds back the rest. After a piece with More::may_follow, a stage first passes on the rest of that piece.
+/// Encodes a text in the stages of EncodingStages. Each stage holds back text that later input can change, and passes
+/// on the rest. A piece with More::may_follow continues in the next text that the stage passes on.
 class StagedStream final : public StreamEncoder {
  public:
   StagedStream(const EncodingStages& stages, const EncodeOptions& options)
@@ -57,7 +57,7 @@ class StagedStream final : public StreamEncoder {
   }
 
  private:
-  /// Kinds of byte sequences in a text: valid UTF-8 (text), or other bytes (others).
+  /// Kinds of byte sequences in the input: valid UTF-8 (text), or bytes that are not UTF-8 (others).
   enum class Run { none, text, others };
 
   /// State of a pre-tokenizer step that is splitting a piece of the previous step.
@@ -84,8 +84,8 @@ class StagedStream final : public StreamEncoder {
     return {segment_begin_ + span.begin, segment_begin_ + span.end};
   }
 
-  /// Returns whether the text at `at` directly follows bytes that are not UTF-8. Such text gets no prefix. Decoding
-  /// would keep the prefix, because decoding drops only a prefix at the beginning of the whole text.
+  /// Returns whether the text at the offset `at` directly follows bytes that are not UTF-8. Such text gets no prefix,
+  /// because decoding drops a prefix only at the beginning of the whole text.
   bool follows_bytes(std::size_t at) const { return run_ == Run::text && at == run_begin_ && run_begin_ > 0; }
   bool wants_prefix(const SplitStep& step, std::string_view piece, const PiecePosition& position) const;
 
@@ -217,8 +217,8 @@ bool StagedStream::wants_prefix(const SplitStep& step, std::string_view piece, c
   return step.prefix_once ? begin == 0 : !follows_bytes(begin);
 }
 
-/// Splits text by pre-tokenizer step number `step`, and passes each piece to the next step. If `text` begins a piece,
-/// `position` is the position of the piece. Otherwise `position` is not used.
+/// Splits text by the pre-tokenizer step with the index `step`, and passes each piece to the next step. `position` is
+/// the position of `text`. It is used only if `text` begins a piece.
 void StagedStream::take_piece(std::size_t step, std::string_view text, PiecePosition position, More more) {
   if (step == step_states_.size()) return take_word(text, position, more);
   StepState& state = step_states_[step];
@@ -254,7 +254,7 @@ void StagedStream::take_word(std::string_view text, const PiecePosition& positio
   last_character_.reset();
 }
 
-/// Encodes the pending word up to the last position where it may be cut, and returns this position.
+/// Encodes the pending word up to the last position where it may be cut. Returns this position.
 std::size_t StagedStream::take_cut_words() {
   const std::string_view word = word_.view();
   std::size_t begin = 0, at = searched_;
@@ -281,7 +281,7 @@ void StagedStream::encode_word(std::string_view word) {
     if (options_.spans) out_.spans.push_back(source_of(word_position_.span_of(token)));
   }
   out_.left_out += word.size() - known;
-  // Positions are negative inside a prefix that the tokenizer has added to the normal form.
+  // Treats a negative position, which lies inside an added prefix, as 0.
   const std::ptrdiff_t end = word_position_.begin + static_cast<std::ptrdiff_t>(word.size());
   form_.forget(static_cast<std::size_t>(std::max<std::ptrdiff_t>(end, 0)));
 }

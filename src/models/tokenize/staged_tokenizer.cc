@@ -49,8 +49,8 @@ std::string replaced(std::string_view text, std::string_view from, std::string_v
   return out += text;
 }
 
-/// Returns the bytes that a token adds to a decoded text. If `as_spelled` is set, as for added tokens, these are the
-/// bytes of the spelling.
+/// Returns the bytes that a token adds to a decoded text. Added tokens set `as_spelled`: their bytes are those of the
+/// spelling.
 std::string bytes_of_token(const TokenizerParts& parts, std::string_view spelling, bool as_spelled) {
   if (parts.model == ModelKind::byte_bpe) {
     const auto bytes = as_spelled ? std::nullopt : bytes_of(spelling);
@@ -135,7 +135,7 @@ class StagedTokenizer final : public Tokenizer {
 
 void StagedTokenizer::add(const std::vector<AddedToken>& added) {
   std::size_t bytes = 0;
-  std::vector<AddedToken> kinds[2][2];  // indexed by [token.normalized][!token.special]
+  std::vector<AddedToken> kinds[2][2];  // one list for each combination of token.normalized and !token.special
   for (const AddedToken& token : added) {
     if (tokens_.find(token.content) != token.id) tokens_.add(token.id, token.content);
     bytes += token.content.size();

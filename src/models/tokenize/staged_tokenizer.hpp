@@ -24,7 +24,7 @@ enum class ModelKind {
 
 /// Describes a tokenizer independently of its file format. The members are in the order in which they are used.
 struct TokenizerParts {
-  /// Added tokens, which match in the text, or in its normal form if AddedToken::normalized is set.
+  /// Added tokens. Those with AddedToken::normalized match in the normal form of the text, the others in the text.
   std::vector<AddedToken> added;
   NormalForm form;
   std::vector<SplitStep> steps;
@@ -33,13 +33,13 @@ struct TokenizerParts {
   MergeList merges;       ///< used by byte_bpe and character_bpe
   /// For scored_bpe and unigram: score of each id; NaN for ids that encoding never produces.
   std::vector<double> scores;
-  double unknown_score = 0.0;  ///< for unigram: score of a character without a token
+  double unknown_score = 0.0;  ///< for unigram: score that a character without a token gets
   BpeOptions options;          ///< unigram reads only `unknown` and `byte_fallback`
   /// Whether the tokenizer's file replaces spaces in a pre-tokenizer step. This library replaces them in `form`.
   bool steps_replace_spaces = false;
   std::string space;  ///< spelling of a space in tokens, if it is not a space itself; not used by byte_bpe
   bool drops_leading_space = false;  ///< whether decoding drops one space at the beginning of a whole text
-  /// Whether decoding drops each `space` from the spelling of the first token.
+  /// whether decoding drops every `space` in the spelling of the first token
   bool drops_first_token_spaces = false;
   bool decodes_bytes = false;  ///< whether the tokens <0x00> to <0xFF> decode to bytes; not used by byte_bpe
   std::vector<std::int32_t> before, after;  ///< ids that EncodeOptions::add_special puts before and after a text

@@ -36,7 +36,7 @@ class ByteStream final : public StreamEncoder {
   }
 
  private:
-  std::optional<std::int32_t> front_;  ///< token to return before those of the text; empty once it was returned
+  std::optional<std::int32_t> front_;  ///< token to return before those of the text; becomes empty then
   bool spans_;
   std::size_t done_ = 0;
 };

@@ -23,17 +23,19 @@ struct EncodeOptions {
 
 struct Encoding {
   std::vector<std::int32_t> ids;
-  /// For each token, the bytes of the text that it represents. Special tokens around the text have empty spans. If
-  /// several tokens form one character, each has some of its bytes. If normalization composed the character, each has
-  /// all of its bytes.
+  /// For each token, the bytes of the text that it represents.
+  /// - Special tokens around the text have empty spans.
+  /// - If several tokens represent one character, each has some of its bytes.
+  /// - If normalization composed that character from several, each token has all of their bytes.
   std::vector<Span> spans;
   std::size_t left_out = 0;  ///< number of bytes of the text that no token represents
 };
 
-/// Encodes one text that arrives in parts. The result is the same as for the whole text, and spans count from the
-/// beginning of the text. Memory holds the current word, and as much later text as is needed to find the end of the
-/// word. Throws io::FileError, which names the tokenizer's file, in these cases:
-/// - A word, or the pending text together with the next part, exceeds 64 MiB.
+/// Encodes one text that arrives in parts. Tokens and spans are the same as for the whole text at once. Stores only the
+/// current word, and as much text after it as is needed to find its end. Throws io::FileError, which names the
+/// tokenizer's file, in these cases:
+/// - A word has more than 64 MiB.
+/// - The pending text and the next part together have more than 64 MiB.
 /// - A pattern takes too many steps.
 class StreamEncoder {
  public:

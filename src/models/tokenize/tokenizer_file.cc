@@ -62,8 +62,8 @@ std::vector<std::int32_t> leading_special_ids(const Tokenizer& tokenizer) {
   const std::vector<std::int32_t> without = tokenizer.encode(kText, {.add_special = false}).ids;
   if (!without.empty())
     return {with.ids.begin(), std::search(with.ids.begin(), with.ids.end(), without.begin(), without.end())};
-  // kText has no token, so all ids are special tokens. Those before the text have empty spans at its beginning, and
-  // those after it have spans at its end.
+  // kText has no token, so all ids are special tokens. The ids before the text have empty spans at its beginning. The
+  // ids after it have empty spans at its end.
   const auto after = std::find_if(with.spans.begin(), with.spans.end(), [](Span span) { return span.end > 0; });
   return {with.ids.begin(), with.ids.begin() + (after - with.spans.begin())};
 }

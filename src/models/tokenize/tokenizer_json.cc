@@ -62,7 +62,8 @@ void read_template(TokenizerParts& parts, const JsonValue& value) {
   if (side == &parts.before) refuse("{}: without the text, Sequence A", single.where());
 }
 
-/// Reads a post-processor. Throws TokenizerError for a second template. `met` is true if a template was already read.
+/// Reads a post-processor. Only one template is supported: throws TokenizerError if the file has a second one. `met`
+/// tells whether one was read before.
 void read_post_processor(TokenizerParts& parts, bool& met, const JsonValue& value, bool inside) {
   if (value.is_null()) return;
   const std::string type = value.type();
@@ -199,8 +200,8 @@ void check_unknown(const TokenizerParts& parts, const JsonValue& unknown) {
   if (!all_bytes) refuse("{}: '{}' is not a token", unknown.where(), io::printable(unknown.text()));
 }
 
-/// Throws TokenizerError if an added token does not have the id that the `tokenizers` package would give it. The
-/// package gives a token its id in the vocabulary, or the next free id.
+/// Throws TokenizerError if the `tokenizers` package would give an added token another id. The package uses the token's
+/// id in the vocabulary, or else the next free id.
 void check_added_ids(const TokenizerParts& parts) {
   std::map<std::string_view, std::int32_t> ids;
   const std::int32_t words = parts.vocabulary.count();
@@ -216,8 +217,8 @@ void check_added_ids(const TokenizerParts& parts) {
   }
 }
 
-/// Throws TokenizerError if an added token has an id or spaces that are not supported. Also prevents Unigram from
-/// finding special tokens in words.
+/// Checks added tokens. Throws TokenizerError if an id or the treatment of spaces is not supported. Also makes Unigram
+/// unable to produce special tokens from words.
 void check_added_tokens(TokenizerParts& parts) {
   check_added_ids(parts);
   for (const AddedToken& token : parts.added) {
@@ -227,8 +228,8 @@ void check_added_tokens(TokenizerParts& parts) {
       refuse("added token '{}': normalized, with spaces, and together with Metaspace: not supported",
              io::printable(token.content));
     }
-    // Special tokens are usually found before the text is split into words. With special_as_text they are part of
-    // words, and Unigram must not find them there.
+    // Prevents Unigram from finding special tokens in words. With special_as_text, their spellings are not split off
+    // before, and thus are parts of words.
     const auto id = static_cast<std::size_t>(token.id);
     const double never = std::numeric_limits<double>::quiet_NaN();
     if (token.special && parts.model == ModelKind::unigram && id < parts.scores.size()) parts.scores[id] = never;

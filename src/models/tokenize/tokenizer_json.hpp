@@ -13,7 +13,7 @@ namespace headgate::tokenize {
 /// feature.
 std::unique_ptr<Tokenizer> read_tokenizer_json(const std::string& path);
 
-/// These two functions read a tokenizer.json in two steps. read_json_text() returns the text of the file, and
+/// Together, these functions do what read_tokenizer_json() does. read_json_text() returns the text of the file, and
 /// parse_tokenizer_json() makes the tokenizer. `name` is the file name in messages. Both throw as read_tokenizer_json()
 /// does.
 std::string read_json_text(const std::string& path);

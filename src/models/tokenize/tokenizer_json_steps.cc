@@ -174,8 +174,8 @@ void PreTokenizerReader::add_byte_level(const JsonValue& value) {
   byte_level_ = true;
 }
 
-/// Adds Metaspace, a step that replaces spaces. This library replaces them earlier, during normalization. The result is
-/// the same, unless a step or an added token matches spaces.
+/// Adds Metaspace, which replaces spaces. In tokenizer.json, this is a pre-tokenizer step, but this library replaces
+/// spaces earlier, during normalization. Steps and added tokens for which the order matters are refused.
 void PreTokenizerReader::add_metaspace(const JsonValue& value) {
   const Prepend prepend = read_metaspace(value);
   if (parts_.form.space.empty() && !no_space_) {
@@ -204,9 +204,9 @@ void read_strip(TokenizerParts& parts, const JsonValue& value) {
   parts.drops_leading_space = start == 1;
 }
 
-/// Checks the order of a decoder's steps. Decoding replaces ▁, then decodes bytes, joins the tokens, and drops a space
-/// at the start. Strip before Fuse would drop a space from every token. ByteFallback after Fuse would not find byte
-/// tokens.
+/// Checks the order of a decoder's steps. This library's decoding has a fixed order: it replaces ▁, decodes byte
+/// tokens, joins the tokens, and drops a space at the start. Other orders can give other results. For example, Strip
+/// before Fuse drops a space from every token.
 class DecoderOrder {
  public:
   /// Checks the next step.

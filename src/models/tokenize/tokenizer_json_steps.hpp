@@ -6,9 +6,9 @@
 
 namespace headgate::tokenize {
 
-/// Each of these functions reads one value of tokenizer.json into `parts`: normalizer, pre_tokenizer or decoder. They
-/// must be called in this order, after the model was read. The pre-tokenizer ByteLevel changes parts.model from
-/// character_bpe to byte_bpe. The functions throw TokenizerError for values that are not supported.
+/// These functions read the values normalizer, pre_tokenizer and decoder of tokenizer.json into `parts`. Call them in
+/// this order, after the model was read. The pre-tokenizer ByteLevel changes parts.model from character_bpe to
+/// byte_bpe. Throw TokenizerError for values that are not supported.
 void read_normalizer(TokenizerParts& parts, const JsonValue& value);
 void read_pre_tokenizer(TokenizerParts& parts, const JsonValue& value);
 void read_decoder(TokenizerParts& parts, const JsonValue& value);

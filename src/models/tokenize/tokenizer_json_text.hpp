@@ -7,12 +7,15 @@
 
 namespace headgate::tokenize {
 
-/// Returns the text of a tokenizer.json with which the `tokenizers` package gives the same ids as `parts`. All added
-/// tokens must be in the vocabulary, and all texts must be UTF-8. The model must be byte_bpe, or scored_bpe without
-/// steps. Throws TokenizerError for steps that tokenizer.json cannot express.
+/// Returns the text of a tokenizer.json with which the `tokenizers` package gives the same ids as `parts`.
+/// Requirements:
+/// - All added tokens are in the vocabulary, and all texts are UTF-8.
+/// - The model is byte_bpe, or scored_bpe without steps.
 ///
-/// For scored_bpe, ids can differ where two merges that produce the same token overlap in a text. Such merges have
-/// equal ranks by score, but in tokenizer.json one of them has a lower rank.
+/// Throws TokenizerError for steps that tokenizer.json cannot express.
+///
+/// For scored_bpe, ids can differ in rare cases. Two merges that produce the same token have equal ranks here, but
+/// different ranks in tokenizer.json. This matters where both merges could apply and overlap.
 std::string tokenizer_json_text(const TokenizerParts& parts);
 
 }  // namespace headgate::tokenize

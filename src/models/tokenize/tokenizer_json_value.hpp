@@ -21,7 +21,7 @@ namespace headgate::tokenize {
 
 /// A key of tokenizer.json that is ignored, because its value does not change the ids.
 struct HarmlessKey {
-  /// Type of the object that contains the key, or the key of that object; empty for the whole file.
+  /// Type of the object that contains the key, or the key under which this object is stored; empty for the whole file.
   std::string_view part;
   std::string_view key, why;
 };
@@ -66,8 +66,9 @@ class JsonValue {
     return {found == json_.end() ? null : *found, where_.empty() ? key : where_ + "." + key};
   }
 
-  /// Throws TokenizerError if the object has a key that is not in `keys`. Keys with the value null and harmless keys
-  /// are permitted. `part` is the object's type, or the key of the object.
+  /// Throws TokenizerError if the object has an unsupported key. Supported are the keys in `keys`, keys with the value
+  /// null, and harmless keys (see HarmlessKey). `part` is the object's type, or the key under which the object is
+  /// stored.
   void only(std::string_view part, std::initializer_list<std::string_view> keys) const {
     if (!json_.is_object()) refuse("{}: not an object", where_);
     for (const auto& [key, value] : json_.items()) {

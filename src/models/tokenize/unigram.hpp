@@ -34,7 +34,7 @@ class Unigram final : public WordModel {
   void encode(std::vector<WordToken>& tokens, std::string_view word) const override;
 
  private:
-  /// An edge in the trie of all spellings. Leads from a parent node to the child `node`.
+  /// An edge of the trie of all spellings: it leads from a parent node to the child `node`.
   struct Edge {
     std::uint64_t key;  ///< parent · 256 + byte; kFree in an empty slot
     std::uint32_t node;

@@ -19,8 +19,8 @@ std::size_t length_after(std::uint8_t lead) {
   return 0;
 }
 
-/// Returns whether `second` may follow `lead` in UTF-8. Excludes overlong forms, surrogates and code points above
-/// U+10FFFF.
+/// Returns whether the byte `second` may follow the byte `lead` in UTF-8. Excludes overlong forms, surrogates and code
+/// points above U+10FFFF.
 bool continues(std::uint8_t lead, std::uint8_t second) {
   if (lead == 0xE0) return second >= 0xA0 && second <= 0xBF;
   if (lead == 0xED) return second >= 0x80 && second <= 0x9F;
