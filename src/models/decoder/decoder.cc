@@ -263,7 +263,7 @@ void Decoder<T>::State::show_delta(LayerView<Wide<T>>& view, Taps taps, const To
   if (taps.has(Tap::gate_logits)) view.gate = shown.gates(s.z);
 }
 
-/// Returns the view of a layer that an observer gets for one part of the tokens. `targets` are the part's targets.
+/// Returns the view of a layer that observers receive for `part`. `targets` holds the targets of the part's tokens.
 template <typename T>
 LayerView<Wide<T>> Decoder<T>::State::view_of(std::int64_t layer, Taps taps, const TokenPart<T>& part,
                                               const Wide<T>* parameters, const Tokens& targets) {

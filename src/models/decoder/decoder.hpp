@@ -100,8 +100,8 @@ struct LayerView {
   std::int64_t window = 0;
   // Tap::values
   View<const W, 3> v;  ///< (N,Hkv,D) values after the gate; in linear attention, (N,Hv,Dv) values after the convolution
-  // Tap::gate_logits: the logits (N,heads,features) of the gate. In linear attention, the logits (N,Hv,Dv) of the
-  // output gate. The token stride is 0 if the gate does not depend on the input. Absent if the model has no gate.
+  // Tap::gate_logits sets this member: (N,heads,features) logits of the gate. In linear attention, (N,Hv,Dv) logits of
+  // the output gate. The token stride is 0 if the gate does not depend on the input. Absent if the model has no gate.
   View<const W, 3> gate;
   // Tap::head_outputs
   View<const W, 3> head_outputs;  ///< (N,Hq,D) input of W_o: the attention output after gate and OutputControl

@@ -353,7 +353,7 @@ void CachedDecoder::State::truncate(std::int64_t length) {
 
 template <typename M>
 struct CachedDecoder::StateOf : State {
-  /// `source` is what the constructor of the weights takes: a DecoderConfig or a ModelFile.
+  /// Makes the weights from `source`, a DecoderConfig or a ModelFile.
   template <class Source>
   StateOf(const DecoderConfig& config_in, const CachedDecoderOptions& options_in, const Source& source)
       : State(config_in, options_in), weights(source) {}

@@ -46,9 +46,9 @@ struct CachedDecoderOptions {
   ExecutionContext context{};
 };
 
-/// Holds a model, and the caches of B sequences of equal length. Computes in f32 for every type of stored weights,
-/// unless CachedDecoderOptions::precision is bf16. Results can differ in rounding with the number of tokens per call,
-/// because the number of rows selects the kernel.
+/// Holds a model, and the caches of B sequences of equal length. Computes in f32, whatever the type of the stored
+/// weights. The only exception is CachedDecoderOptions::precision = bf16. Results can differ in rounding with the
+/// number of tokens per call, because the number of rows selects the kernel.
 class CachedDecoder {
  public:
   /// Maps the weights, or reads one tensor at a time, so that only one tensor needs an extra copy in f32. A mapped file
@@ -91,7 +91,7 @@ class CachedDecoder {
   void mark(std::int64_t most);
 
   const DecoderConfig& config() const;
-  /// Options in which the defaults of `capacity` and `context` were replaced by actual values.
+  /// Returns the options. `capacity` and `context` have actual values in place of defaults.
   const CachedDecoderOptions& options() const;
   std::int64_t capacity() const;
   /// Returns the maximum number of tokens per sequence that one pass still computes in f32.

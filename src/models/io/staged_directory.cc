@@ -54,7 +54,7 @@ std::optional<mode_t> permissions_of(const std::string& path) {
 
 int open_directory(const std::string& path) { return ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }
 
-/// Returns whether `entry` is a name that open_staging() could give the directory for the target `name`.
+/// Returns whether `entry` has the form of a temporary name that open_staging() makes for the target `name`.
 bool is_staging_name(const std::string& entry, const std::string& name) {
   const std::string front = fmt::format(".{}.", name.substr(0, kMaxName));
   constexpr std::size_t kDigits = 8;

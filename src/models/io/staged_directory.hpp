@@ -39,7 +39,8 @@ class StagedDirectory {
 
   const std::string& path() const { return path_; }
   /// Moves the directory to its target. All files in it must be flushed to the disk. On failure, throws WriteError and
-  /// leaves the old directory unchanged. If only the first of two renames succeeded, it is at ".NAME.old".
+  /// leaves the old directory unchanged. The old directory is then still at the target, or at ".NAME.old" if only the
+  /// first of two renames succeeded.
   void commit(Replacing replacing = Replacing::automatic);
 
  private:
@@ -60,7 +61,7 @@ class StagedDirectory {
   std::string resolved_;  ///< the target with symbolic links resolved
   std::string old_;       ///< path of ".NAME.old" beside the target
   std::string path_;
-  std::vector<UnfinishedPath> unfinished_;  ///< registrations of path_ and its files
+  std::vector<UnfinishedPath> unfinished_;  ///< registers path_ and its files for remove_unfinished_files()
   /// Descriptor that holds the lock on path_; a directory that nobody locks was left by a killed process.
   int lock_ = -1;
 };

@@ -70,8 +70,8 @@ class AddedTokenSearch {
   /// text cannot change.
   void next(std::vector<Segment>& segments, std::string_view part, More more);
 
-  /// Returns the text to which spans refer. The view is valid until the next call of next(), and only as long as the
-  /// part that was passed to next().
+  /// Returns the text to which spans refer. The view is valid until the next call of next(), as long as the
+  /// part passed to next() is valid.
   std::string_view view() const { return pending_.view(); }
   /// Returns the offset of view() in the whole text, in bytes.
   std::size_t begin() const { return pending_.begin(); }

@@ -92,7 +92,7 @@ class NormalizedParts {
   /// Begins a new text.
   void begin(AppliedSteps steps);
   /// Takes the next part of the text. Returns the next bytes of the normal form that later text cannot change. The
-  /// result is valid until the next call of next(), and only as long as the part.
+  /// result is valid until the next call of next(), as long as `part` is valid.
   std::string_view next(std::string_view part, More more);
 
   /// Returns the source bytes from which a part of the normal form was made. Must not be called for bytes that forget()

@@ -23,8 +23,8 @@ class PendingText {
   /// Throws TokenizerError if the pending text and the part have more than 64 MiB.
   bool add(std::string_view part, More more);
 
-  /// Returns the pending text with the added part. The view is valid until the next call of add(), and only as long as
-  /// the part.
+  /// Returns the pending text with the added part. The view is valid until the next call of add(), as long as the part
+  /// is valid.
   std::string_view view() const { return view_; }
   /// Returns the offset of view() in the whole text, in bytes.
   std::size_t begin() const { return begin_; }

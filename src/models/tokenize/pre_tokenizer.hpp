@@ -30,7 +30,7 @@ enum class SplitBehavior {
 struct SplitStep {
   std::optional<Pattern> pattern;  ///< if absent, the step does not split
   SplitBehavior behavior = SplitBehavior::isolated;
-  bool invert = false;       ///< splits as if the text between matches were the matches, and the other way round
+  bool invert = false;       ///< treats the text between matches as matches, and the matches as text between
   std::string prefix{};      ///< text put before each piece that does not begin with it; may be empty
   bool prefix_once = false;  ///< whether the prefix is put only before the first piece of the text
 };
@@ -67,8 +67,8 @@ class PieceCutter {
   /// text cannot change.
   void next(std::vector<Slice>& slices, std::string_view part, More more);
 
-  /// Returns the text to which spans refer. The view is valid until the next call of next(), and only as long as the
-  /// part that was passed to next().
+  /// Returns the text to which spans refer. The view is valid until the next call of next(), as long as the
+  /// part passed to next() is valid.
   std::string_view view() const { return pending_.view(); }
   /// Returns the offset of view() in the whole text, in bytes.
   std::size_t begin() const { return pending_.begin(); }

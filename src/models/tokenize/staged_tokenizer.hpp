@@ -35,11 +35,12 @@ struct TokenizerParts {
   std::vector<double> scores;
   double unknown_score = 0.0;  ///< for unigram: score that a character without a token gets
   BpeOptions options;          ///< unigram reads only `unknown` and `byte_fallback`
-  /// Whether the tokenizer's file replaces spaces in a pre-tokenizer step. This library replaces them in `form`.
+  /// Whether the tokenizer's file replaces spaces in a pre-tokenizer step. This library replaces them in normalization,
+  /// as `form` tells.
   bool steps_replace_spaces = false;
   std::string space;  ///< spelling of a space in tokens, if it is not a space itself; not used by byte_bpe
   bool drops_leading_space = false;  ///< whether decoding drops one space at the beginning of a whole text
-  /// whether decoding drops every `space` in the spelling of the first token
+  /// Whether decoding drops all spaces, spelled as `space`, from the first token.
   bool drops_first_token_spaces = false;
   bool decodes_bytes = false;  ///< whether the tokens <0x00> to <0xFF> decode to bytes; not used by byte_bpe
   std::vector<std::int32_t> before, after;  ///< ids that EncodeOptions::add_special puts before and after a text
