@@ -37,7 +37,8 @@ double estimated_parameters(const DecoderConfig& c) {
   return static_cast<double>(c.layers) * layer + 2.0 * product(c.vocab, c.dim);
 }
 
-/// Throws Error unless the list is empty or has one element per layer. The message begins with `what`.
+/// Throws Error if the list has a wrong length. It must be empty or have one element per layer. The message begins with
+/// `what`.
 template <typename Element>
 void require_one_for_each_layer(const std::string& what, const std::vector<Element>& list, std::int64_t layers) {
   require(list.empty() || std::ssize(list) == layers, "{} has {} elements, not one for each of {} layers", what,

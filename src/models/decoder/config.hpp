@@ -108,7 +108,7 @@ struct DecoderConfig {
 
   double rope_base = 10000.0;
   double rope_fraction = 1.0;  ///< fraction of head_dim that RoPE rotates (partial_rotary_factor); 0 means no RoPE
-  /// Standard deviation of the initial values of all matrices except the gate's, which has GateVariant::init_std.
+  /// Standard deviation of the initial values of matrices. The gate's matrix has its own, GateVariant::init_std.
   double init_std = 0.02;
 
   layers::GateVariant gate;

@@ -390,7 +390,7 @@ inline constexpr std::tuple kConfigKeys{
 
 namespace headgate {
 
-// Defines short words that command-line options accept instead of the words in config.json.
+// Defines abbreviations of words of config.json, which command-line options accept too.
 
 template <>
 struct OptionWords<layers::QkNorm> {

@@ -46,7 +46,7 @@ struct PartOptions {
   /// - i8: int8 with one scale per token and head (KvCache). A sequence in a single part then also counts as cut.
   DType cache = DType::none;
   /// Number of tokens at the start of the sequence whose keys and values are stored unrounded
-  /// (CacheShape::whole_first). Must be 0 unless `cache` is i8.
+  /// (CacheShape::whole_first). Must be 0 if `cache` is none.
   std::int64_t cache_first = 0;
   /// Rounding of the inputs of every product with a weight matrix: projections of attention and linear attention, MLP,
   /// router, experts and vocabulary head. Requirements:

@@ -56,16 +56,16 @@ class ParameterTable {
   std::int64_t total_ = 0;
 };
 
-/// Sets values(total) to initial values:
+/// Sets values(total) to initial values. N(μ, σ) is a normal distribution with mean μ and standard deviation σ:
 /// - gate matrix: N(0, gate.init_std); other matrices and the embedding: N(0, init_std)
 /// - norms: 1, or 0 if zero-centred; the norm in linear attention: 1
 /// - gate bias: bias_init; other biases, gate parameters and sinks: 0
 /// - convolutions: N(0, 1/√(3·kernel))
 /// - decay rates: log U(0.01, 16); decay biases: 1
 ///
-/// The second argument of N is the standard deviation. Each tensor has its own random stream, seeded with `seed` and
-/// the tensor's name. A tensor that two models have in common thus gets the same values in both. Values can differ
-/// between standard libraries, because the C++ standard does not define how std::normal_distribution computes.
+/// Each tensor has its own random stream, seeded with `seed` and the tensor's name. A tensor that two models have in
+/// common thus gets the same values in both. Values can differ between standard libraries, because the C++ standard
+/// does not define how std::normal_distribution computes.
 template <typename T>
 void initialise(T* values, const ParameterTable& table, const DecoderConfig& config, std::uint64_t seed);
 

@@ -51,8 +51,9 @@ struct CachedDecoderOptions {
 /// number of tokens per call, because the number of rows selects the kernel.
 class CachedDecoder {
  public:
-  /// Maps the weights, or reads one tensor at a time, so that only one tensor needs an extra copy in f32. A mapped file
-  /// must not change: append() throws io::FileError if it has become shorter. The constructor throws:
+  /// Opens the weights: maps their files, or reads one tensor at a time. Reading needs an extra copy of only one tensor
+  /// in f32. A mapped file must not change: append() throws io::FileError if it has become shorter. The constructor
+  /// throws:
   /// - io::FileError if the tensors do not fit the model's config
   /// - Error if the options do not fit the config
   /// - std::bad_alloc if memory runs out

@@ -118,7 +118,7 @@ void set_special_token(GenerationFiles& out, const std::string& name, const std:
   out.special_tokens.emplace_back(name, spelling);
 }
 
-/// Adds the special tokens whose keys end with `suffix`, except those of kRoles.
+/// Adds the special tokens whose keys end with `suffix`. Leaves out the keys in kRoles.
 void add_other_tokens(GenerationFiles& out, const io::Json& json, std::string_view suffix) {
   for (const auto& item : json.items()) {
     const bool role =

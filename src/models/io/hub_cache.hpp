@@ -6,8 +6,8 @@
 #include <string_view>
 
 // Finds models that Hugging Face programs have downloaded from the Hub. Does not use the network. In the cache of
-// huggingface_hub, each model has a directory models--OWNER--NAME. The file refs/REVISION in it contains the name of a
-// directory in snapshots/.
+// huggingface_hub, each model has a directory models--OWNER--NAME. In this directory, the file refs/REVISION contains
+// the name of a directory in snapshots/.
 
 namespace headgate::io {
 

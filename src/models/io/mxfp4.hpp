@@ -35,7 +35,8 @@ void widen_mxfp4(float* out, const std::uint8_t* block);
 /// Converts 16 bytes of codes in the layout of Hugging Face to out(32).
 void widen_mxfp4_apart(float* out, const std::uint8_t* codes, std::uint8_t scale);
 
-/// Return the index of the first of `count` blocks with a value that is not finite in f32, or `count` if there is none.
+/// Return the index of the first block with a value that overflows f32. Return `count`, the number of blocks, if there
+/// is none.
 std::int64_t find_infinite_mxfp4(const std::uint8_t* blocks, std::int64_t count);
 std::int64_t find_infinite_mxfp4_apart(const std::uint8_t* codes, const std::uint8_t* scales, std::int64_t count);
 

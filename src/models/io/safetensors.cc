@@ -84,7 +84,7 @@ class HeaderReader {
     return out;
   }
 
-  /// Throws FileError unless the tensors cover all data, without gap or overlap. `entries` must be sorted by offset.
+  /// Throws FileError if the tensors leave a gap in the data or overlap. `entries` must be sorted by offset.
   void check_coverage(const std::vector<TensorEntry>& entries) const {
     std::size_t end = 0;
     for (std::size_t i = 0; i < entries.size(); ++i) {

@@ -32,8 +32,10 @@ bool has_method(const Value& object, std::string_view name);
 /// Jinja.
 bool has_function(std::string_view name);
 
-/// Returns the attribute `name` of `object`, or Undefined if there is none. Throws TemplateError if `object` is
-/// Undefined, if `name` is one of its methods, or if objects of this type have no supported attributes.
+/// Returns the attribute `name` of `object`, or Undefined if there is none. Throws TemplateError in these cases:
+/// - `object` is Undefined.
+/// - `name` is a method of `object`.
+/// - The interpreter supports no attributes for objects of this type.
 Value attribute_of(const Value& object, std::string_view name, Budget& budget);
 /// Returns object[index], or Undefined if the item does not exist. Throws TemplateError if `object` is Undefined.
 Value item_of(const Value& object, const Value& index, Budget& budget);

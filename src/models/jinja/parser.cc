@@ -381,8 +381,8 @@ class Parser {
     return constant(integer ? Value(whole) : Value(real));
   }
 
-  /// Parses the elements of a list up to the bracket `end`, or up to the end of the tag if `end` is empty. If the
-  /// caller has already parsed the first element, `first` holds it.
+  /// Parses the elements of a list up to the bracket `end`. An empty `end` means the end of the tag. If the caller has
+  /// already parsed the first element, `first` holds it.
   Node rest_of_list(std::optional<Node> first, std::string_view end) {
     Node out = make(NodeKind::list, "");
     const bool read = first.has_value();

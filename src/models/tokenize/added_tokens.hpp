@@ -16,7 +16,7 @@ namespace headgate::tokenize {
 struct AddedToken {
   std::int32_t id = 0;
   std::string content;
-  bool single_word = false;  ///< matches only if the characters before and after it are not word characters
+  bool single_word = false;  ///< the token must not have word characters directly before or after it
   bool lstrip = false;       ///< the token includes all white space before it
   bool rstrip = false;       ///< the token includes all white space after it
   /// Whether the token is searched for in the normalized text. Its own normal form is then searched for, not `content`.

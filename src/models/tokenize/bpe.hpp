@@ -41,8 +41,9 @@ struct BpeOptions {
   bool ignore_merges = false;  ///< encodes a word that is itself a token as this token, without merges
   /// Id of the token for text without a token of its own; kNoToken means that such text is dropped.
   std::int32_t unknown = kNoToken;
-  bool fuse_unknown = false;   ///< encodes consecutive characters without tokens as one unknown token
-  bool characters = false;     ///< starts from characters, instead of bytes as spelled by spelling_of()
+  bool fuse_unknown = false;  ///< encodes consecutive characters without tokens as one unknown token
+  /// Whether the smallest tokens are characters; if not, they are bytes, spelled by spelling_of().
+  bool characters = false;
   bool byte_fallback = false;  ///< encodes a character without a token as byte tokens <0x00> to <0xFF>, if they exist
 };
 
@@ -94,7 +95,7 @@ class Bpe final : public WordModel {
   int shift_ = 0;
   bool cuts_ = false;
   CharacterPairs joined_;  ///< pairs of neighbouring characters that a merge can join
-  StringTable words_;      ///< bytes of every token; empty unless ignore_merges is set
+  StringTable words_;      ///< bytes of every token; filled only if ignore_merges is set
   std::vector<std::int32_t> word_ids_;
   /// Number of bytes that each id represents. Needed and filled only if text without a token is dropped.
   std::vector<std::uint32_t> token_bytes_;

@@ -20,7 +20,7 @@ class StringTable {
 
   /// Returns the number of `key`, or kAbsent if the table does not have it.
   std::int32_t find(std::string_view key) const;
-  /// Inserts `key` unless the table already has it. Returns its number.
+  /// Returns the number of `key`. Inserts the key if the table does not have it yet.
   std::int32_t insert(std::string_view key);
 
   std::string_view key(std::int32_t number) const {

@@ -103,7 +103,7 @@ SplitStep read_split(const JsonValue& value) {
   return step;
 }
 
-/// Selects the pieces before which Metaspace puts its prefix.
+/// Selects the pieces of a text that get Metaspace's prefix.
 enum class Prepend { never, first, always };
 
 /// Reads the keys of Metaspace. Metaspace can be a pre-tokenizer or a decoder.

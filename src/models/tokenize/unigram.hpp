@@ -27,8 +27,9 @@ struct UnigramOptions {
 
 class Unigram final : public WordModel {
  public:
-  /// `scores` has one score per id. NaN marks ids that are never found in a text. Throws TokenizerError if the
-  /// spellings have more than 8 MiB in total, or if byte_fallback is set and only some of the byte tokens exist.
+  /// `scores` has one score per id. NaN marks ids that are never found in a text. Throws TokenizerError in these cases:
+  /// - The spellings have more than 8 MiB in total.
+  /// - byte_fallback is set, and only some of the byte tokens exist.
   Unigram(const Vocabulary& vocabulary, const std::vector<double>& scores, const UnigramOptions& options);
 
   void encode(std::vector<WordToken>& tokens, std::string_view word) const override;

@@ -16,8 +16,8 @@ inline constexpr std::int32_t kMostTokens = 1 << 20;
 /// Finds tokens by id and by spelling.
 class Vocabulary {
  public:
-  /// Adds a token. Throws TokenizerError if the id or the spelling already exists, if the id is out of range, or if the
-  /// spelling is empty.
+  /// Adds a token. Throws TokenizerError if its id or spelling already exists, its id is out of range, or its spelling
+  /// is empty.
   void add(std::int64_t id, std::string_view spelling);
 
   /// Returns the largest id plus 1.
