@@ -81,9 +81,11 @@ struct Decoder<T>::State {
   WeightLayout layout;
   TokenParts<T> parts;  // constructed before `weights`: bad options then throw before the weights are allocated
   ProductWeights<T> weights;
-  const DecoderSizes& sizes;                       ///< sizes for one part of full length
-  const Placed<DecoderBuffers<T>, Block>& memory;  ///< buffers for one part of full length
-  CacheBatch keys;                                 ///< keys and values that observers read through LayerView::cache
+  /// Sizes for a part of full length, or for a batch that is not cut into parts.
+  const DecoderSizes& sizes;
+  /// Buffers for a part of full length, or for a batch that is not cut into parts.
+  const Placed<DecoderBuffers<T>, Block>& memory;
+  CacheBatch keys;  ///< keys and values that observers read through LayerView::cache
   ShownActivations<T> shown;
 
   /// Returns views of a layer's gradients. With Purpose::train_gates, the only matrix with a gradient is the gate's

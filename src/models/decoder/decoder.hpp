@@ -91,8 +91,8 @@ struct LayerView {
   // Tap::scores sets these members in layers of attention:
   double scale = 1.0;  ///< factor that multiplies the scores q·k
   ConstTensorView q;   ///< (B,Hq,T,D) queries after gate, norm and RoPE
-  ConstTensorView k;   ///< (B,Hq,T,D) queries after the gate, the norm and RoPE
-  /// (B,Hkv,T,D) keys after the gate, the norm and RoPE
+  ConstTensorView k;   ///< (B,Hkv,T,D) keys after gate, norm and RoPE
+  /// Keys and values of all tokens so far, including those of earlier parts. Null if the sequence is not cut.
   const CacheBatch* cache = nullptr;
   View<const W, 3> lse;    ///< (B,Hq,T) natural log-sum-exp of the scores, including the sink
   View<const W, 1> sinks;  ///< (Hq) sink logits; absent if the model has no sinks

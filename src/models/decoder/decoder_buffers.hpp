@@ -39,7 +39,7 @@ struct DecoderSizes {
   std::optional<layers::GatedAttentionShape> full, sliding;
   std::optional<layers::DeltaNetShape> linear;
   std::optional<layers::ExpertsShape>
-      experts;  ///< absent if no layer has experts; does not contain the bounds of activations, which differ by layer
+      experts;  ///< absent if no layer has experts; the bounds of activations are unset, because they differ by layer
 
   bool has_output_norms() const;  ///< whether any layer normalizes its outputs
 };

@@ -189,8 +189,7 @@ Value int_of(const Call& call) {
 
 Value end_of(const Call& call, bool first) {
   if (Generator* generator = call.value.generator(); first && generator != nullptr && !generator->left.empty()) {
-    // Splits off one part of a dotted path as an index. A part that consists of digits becomes an integer, as in Jinja.
-    call.budget.take(Budget::kStep + generator->left.size());
+    call.budget.take(Budget::kStep + generator->left.size());  // erase() moves all remaining elements
     Value out = generator->left.front();
     generator->left.erase(generator->left.begin());
     return out;

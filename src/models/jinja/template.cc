@@ -172,8 +172,8 @@ class Renderer {
   }
 
   void output(const Node& node, std::string& out) {
-    // Skips the filter `safe`, which marks a text as safe HTML. The mark affects only operators, and the output has
-    // none.
+    // Skips the filter `safe`, which marks a text as safe HTML. The mark matters only to operators that use the text,
+    // and none follows here.
     const bool safe = node.kind == NodeKind::filter && node.name == "safe";
     write(out, text_of(value(safe ? node.children[0] : node)));
   }
