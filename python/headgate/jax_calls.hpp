@@ -170,7 +170,7 @@ Layout read_layout(const Source& source) {
 
 // --- operands -------------------------------------------------------------------------------------------------------
 
-/// Reads the operands of a call and finds the memory of its results, both in the order of the tables.
+/// Holds the operands of a call and the memory of its results. Tables give the order of both.
 template <class Operation>
 class Buffers {
  public:

@@ -48,8 +48,8 @@ struct OptionText {
 /// The representation of an option in the C struct `COptions`.
 template <class COptions>
 struct OptionInC {
-  /// The member of COptions that tells whether the option is given: 1 if so, 0 for the default. Null if there is no
-  /// such member. The value 0 of the option itself then means the default.
+  /// The member of COptions that is 1 if the option is given, and 0 if the default holds. Null if COptions has no such
+  /// member: the default then holds if the option itself is 0.
   std::int32_t COptions::*given = nullptr;
   const char* given_name = "";
   /// True if an older version of the C struct ended just before this option.

@@ -35,8 +35,8 @@ class BigramTable {
   std::int32_t after(std::int32_t byte, RandomStream& random) const;
 
  private:
-  /// Cumulative counts of bytes (257,256). Row b counts the bytes that follow byte b. Row 256 counts all bytes except
-  /// triggers.
+  /// Counts of bytes (257,256), summed over the bytes up to each. Row b counts the bytes that follow byte b. Row 256
+  /// counts all bytes but the task's trigger bytes, after which a byte is copied.
   std::vector<std::int64_t> cumulative_;
 };
 

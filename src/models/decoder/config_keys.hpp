@@ -54,7 +54,7 @@ struct KeyRules {
   Range<Element> range = {};
   InQwen3 in_qwen3 = InQwen3::any;
   OptionGroup group = OptionGroup::model;
-  /// Value of the field if the command line has the option. Absent for options that take an argument.
+  /// Value that the option stores if it is a flag. Absent if the option takes an argument.
   std::optional<Element> flag = std::nullopt;
 };
 

@@ -75,8 +75,7 @@ class CachedDecoder {
   /// Returns the current number of tokens per sequence.
   std::int64_t length() const;
   /// Truncates each sequence to its first `length` tokens. The state is then bitwise the same as before the other
-  /// tokens were appended. `length` must be in [0, length()], and reachable(length) must return it. Otherwise throws
-  /// Error.
+  /// tokens were appended. Throws Error unless `length` is in [0, length()] and reachable(length) == length.
   void truncate(std::int64_t length);
   /// Returns the largest length ≤ `length` to which truncate() can go. 0 and the last CachedDecoderOptions::keep
   /// lengths are always possible. Further lengths depend on the type of layer:

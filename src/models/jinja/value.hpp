@@ -153,7 +153,7 @@ std::string text_of(const Value& value);
 /// Returns the same JSON as json.dumps(value, ensure_ascii=False, indent=indent). A negative `indent` gives one line.
 std::string json_of(const Value& value, int indent, Budget& budget);
 /// Returns the values that a loop over `value` visits: elements of a list, keys of a dictionary, or characters of a
-/// string. Removes the elements of a generator from it.
+/// string. A generator is empty afterwards, as in Python.
 List elements_of(const Value& value, Budget& budget);
 
 }  // namespace headgate::jinja

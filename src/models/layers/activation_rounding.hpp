@@ -22,7 +22,7 @@ namespace headgate::layers {
 ///   tensor_keep_first | all numbers except those of the first token, which is not rounded
 enum class ActivationRounding : std::int32_t { none, token, tensor, tensor_keep_first };
 
-/// Returns whether numbers of several tokens share a scale.
+/// Returns whether activations of different tokens are rounded with the same scale.
 constexpr bool spans_tokens(ActivationRounding rounding) {
   return rounding == ActivationRounding::tensor || rounding == ActivationRounding::tensor_keep_first;
 }

@@ -153,7 +153,7 @@ void require_identity(const GateVariant& gate) {
 }
 
 /// Returns the gate of a run that starts from `model`. `config` is the model's config with the user's options applied.
-/// Throws Error if the options contradict the model's gate, or if a gate that they add changes the model's output.
+/// Throws Error if the options contradict the model's gate, or add a gate that changes the model's output.
 GateVariant gate_from(const DecoderConfig& config, const ModelChoices& choices, const DecoderConfig& model,
                       const std::string& path) {
   GateVariant gate = config.gate;

@@ -41,8 +41,8 @@ class MetricsLog {
   ~MetricsLog();
 
   void add(const Progress& progress);
-  /// Adds an evaluation to the record of the step at which the log was opened, if there is such a record. Must be
-  /// called before the first add(). Throws io::FileError if the file cannot be read or truncated.
+  /// Adds an evaluation to the log's last record. Does nothing if that record is of an earlier step than the run's.
+  /// Must be called before the first add(). Throws io::FileError if the file cannot be read or truncated.
   void add_evaluation(const Evaluation& evaluation);
   /// Retries writing the lines that are kept in memory.
   void flush();

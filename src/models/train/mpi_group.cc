@@ -109,7 +109,7 @@ class MpiGroup : public ProcessGroup {
   std::function<bool()> signalled_;
   int rank_ = 0, size_ = 1;
   bool lost_ = false;
-  std::vector<float> slices_;  // this process's slice of x, as received from each process
+  std::vector<float> slices_;  // one slice of x from each process: the slice that this process adds up
 };
 
 }  // namespace

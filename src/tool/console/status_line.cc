@@ -113,7 +113,7 @@ std::string status_text(const StatusLine& line, std::size_t columns) {
   }
   std::string out = fmt::format("{:3.0f}%", 100.0 * fraction);
   std::size_t left = columns > out.size() ? columns - 1 - out.size() : 0;  // some terminals wrap at the last column
-  std::size_t reserved = 0;  // columns kept free for the essential parts that are not yet in `out`
+  std::size_t reserved = 0;  // columns for the parts that must be shown (LinePart::essential)
   for (const LinePart& part : parts) {
     if (part.essential) reserved += kBetween.size() + columns_of(part.text + part.path);
   }

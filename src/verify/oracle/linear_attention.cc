@@ -49,7 +49,7 @@ using Row = std::vector<double>;
 /// normal number divided by the unit roundoff.
 constexpr double kFlushed = 0x1p-118;
 
-/// Number of factors of a product that native16 rounds.
+/// native16 rounds both factors of a product.
 constexpr double kRoundedFactors = 2.0;
 
 /// Sizes of one problem, and how heads of q, k and y map to states.

@@ -79,9 +79,9 @@ Backward backward(const AttentionInputs& inputs, const AttentionIncoming& incomi
 using GateValue = GateTerms<double>;
 GateValue gate_value(GateFn fn, double z);
 
-/// Returns the magnitude (error bound, see Forward) of g(z), computed by kernels whose q has `dtype`.
+/// Returns the error bound of g(z) in kernels whose q has `dtype`. Forward explains its unit, "magnitude".
 double gate_magnitude(GateFn fn, double z, DType dtype);
-/// Returns the magnitude (error bound, see Forward) of g′(z), computed by kernels whose q has `dtype`.
+/// Returns the error bound of g′(z), likewise.
 double gate_slope_magnitude(GateFn fn, double z, DType dtype);
 
 }  // namespace headgate::reference

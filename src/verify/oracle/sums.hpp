@@ -38,18 +38,17 @@ class CompensatedSum {
   double lost_ = 0.0;
 };
 
-/// Repeats a kernel's sum and bounds the rounding errors of successive terms that are nearly equal ("like" terms).
-/// Nearly equal terms lose the same low bits, so their errors add up. Errors of other terms partly cancel and are not
-/// counted.
-/// The error of one addition is at most the term. It is also at most u times the partial sum, where u is the unit
-/// roundoff.
-/// bound() is the sum of min(partial sum, term / u) over all terms that nearly equal the previous term. Its unit is u.
+/// Repeats a kernel's sum, and bounds the rounding errors of terms that nearly equal the previous term.
+/// Such terms lose the same low bits, so their errors add up. Errors of other terms partly cancel and are left out.
+/// With the unit roundoff u, adding a term has an error of at most
+///   min(|term|, u · |partial sum|)
+/// bound() is the sum of these errors, divided by u.
 class LikeTerms {
  public:
   /// Adds the next term. Kernels add the terms of each `block` starting from zero, then add the sums of the blocks.
   void add(double term, std::int64_t block, double unit_roundoff) {
     if (block != block_) {
-      if (like_) bound_ += std::abs(whole_);  // sums of blocks of nearly equal terms are nearly equal, too
+      if (like_) bound_ += std::abs(whole_);  // nearly equal terms make nearly equal blocks
       partial_ = 0.0;
       block_ = block;
     }

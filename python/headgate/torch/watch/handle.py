@@ -314,7 +314,7 @@ class Watch:
             self.miss(layer, error)
 
     def observe_attention(self, layer: Layer, describe: Callable[[], tuple[AttentionCall, Tensor | None]]) -> None:
-        """Describes a softmax attention call, and adds its figures."""
+        """Describes a call of softmax attention, and adds the call's figures to those of the layer."""
         self.record_attention(layer, self.try_describe(layer, describe))
 
     def _add_attention(self, layer: Layer, call: AttentionCall, gate: Tensor | None, own_lse: Tensor | None) -> None:

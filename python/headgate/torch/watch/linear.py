@@ -29,7 +29,10 @@ RULES = (
 
 
 def install(watch: "Watch") -> Callable[[], None]:
-    """Wraps the delta rules in transformers' modules, and adds an observer. Returns a function that undoes both."""
+    """Wraps the delta-rule functions that transformers' modules call, and adds an observer of linear_attention.
+
+    Returns a function that removes the wrappers and the observer.
+    """
     wrapped = Wrapped()
 
     def around(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -106,7 +109,10 @@ def continues(call: dict[str, Any]) -> bool:
 
 
 def sample_of(call: dict[str, Any], padding: Tensor | None, outputs: list[str]) -> LinearSample:
-    """Returns the sample of a call. padding (B,T) is true at real tokens. It may be None."""
+    """Returns the vectors and numbers of a call from which figures are computed.
+
+    padding (B,T) is true at tokens that are no padding. None means that there is no padding.
+    """
     B, T = call["q"].shape[:2]
     device = call["q"].device
     not_padding = torch.ones(B, T, dtype=torch.bool, device=device) if padding is None else padding

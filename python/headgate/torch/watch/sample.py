@@ -86,9 +86,9 @@ class LinearSample:
 
 @dataclass
 class TokenVectors:
-    """Vectors x (B,H,T,D) of tokens: keys, values, or the output of a block with H = 1.
+    """Vectors x (B,H,T,D) of tokens: keys, values, or the output of a block (where H is 1).
 
-    `not_padding` (b,T) is false at padding. `after_first` (b,T) is also false at the first token of each sequence.
+    `not_padding` (B|1,T) is false at padding. `after_first` (B|1,T) is also false at the first token of each sequence.
     """
 
     x: Tensor
@@ -96,7 +96,7 @@ class TokenVectors:
     after_first: Tensor
 
     def powers(self, counted: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns the sums (4) of x, x², x³ and x⁴ over the tokens for which `counted` (b,T) is true. Also returns the
+        """Returns the sums (4) of x, x², x³ and x⁴ over the tokens for which `counted` (B|1,T) is true. Also returns the
         number of entries.
         """
         B, H, T, D = self.x.shape
@@ -141,7 +141,7 @@ class TokenVectors:
     def _errors(self, scaled: Tensor) -> Tensor:
         """Returns the squared errors (B,H,T) of rounding to int8 with one scale for each sequence and head.
 
-        The scale is the largest magnitude of the tokens for which `scaled` (b,T) is true, divided by 127.
+        The scale is the largest magnitude of the tokens for which `scaled` (B|1,T) is true, divided by 127.
         """
         sizes = torch.where(scaled[:, None], self._largest, 0.0)
         sequence = (self.not_padding & ~self.after_first).cumsum(-1)[:, None].expand_as(sizes)  # index of the sequence
@@ -168,6 +168,6 @@ class TokenVectors:
         return self._squared_distances()
 
     def relative(self, errors: Tensor, counted: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns the sums (H) of `errors` (B,H,T) and of ‖x‖² over the tokens for which `counted` (b,T) is true."""
+        """Returns the sums (H) of `errors` (B,H,T) and of ‖x‖² over the tokens for which `counted` (B|1,T) is true."""
         error, square = (torch.where(counted[:, None], x, 0.0).sum((0, 2)) for x in (errors, self._squares))
         return error, square

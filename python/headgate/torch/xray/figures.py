@@ -15,7 +15,7 @@ class Row:
     """
 
     key: str
-    layers: str = ANY  # kind of layers that have the figure
+    layers: str = ANY  # the layers that have this figure
     share: bool = False  # whether the figure is in [0,1] by definition
     watch_keys: tuple[str, ...] = ()
     levels: str = "model layer head"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Describes what the figures of a report mean, in the sentences of `headgate xray`."""
+"""Says in sentences what the numbers of a report mean. `headgate xray` prints the same sentences."""
 
 from typing import Any
 

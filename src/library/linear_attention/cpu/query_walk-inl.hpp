@@ -170,8 +170,8 @@ class QueryWalk {
     }
   }
 
-  /// Starts the query of column `lane` of the block at step n. Sets the column to scale · q divided by the decay
-  /// factors. Sets element `lane` of `read` to the dot product of scale · q and the step's key.
+  /// Starts a query at step n: column `lane` of the block becomes scale · q, divided by the decay factors.
+  /// Element `lane` of `read` becomes the dot product of scale · q and the step's key.
   template <std::int64_t kVectors, class Weights>
   void enter(const StateBlock<T, kVectors>& block, std::int64_t lane, const Chunk& chunk, std::int64_t n,
              BlockRow<T, kVectors>& read, Weights& weights) {

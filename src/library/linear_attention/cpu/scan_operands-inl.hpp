@@ -135,12 +135,12 @@ class DecayFactors {
   /// Returns F after the last step of the chunk.
   const T* last() const { return running_.data; }
 
-  /// The following functions multiply n elements of `from` by a factor and write them to `to`, which may alias `from`.
-  /// The factors are:
-  ///   times_before()   F before any rescaling in step s
-  ///   times_inverse()  1/F after any rescaling in step s
-  ///   times_after()    F after any rescaling in step s.
-  /// Without decay the factor is 1.
+  /// The following functions multiply n elements of `from` by factors and write them to `to`, which may alias `from`.
+  /// F is the product of the decays since the last rescaling. The factors are:
+  ///   times_before()   F as step s begins
+  ///   times_inverse()  1/F, where F is taken after the rescaling of step s, if it has one
+  ///   times_after()    that F
+  /// Without decay, the factors are 1.
   void times_before(T* to, const T* from, std::int64_t s, std::int64_t n) const {
     present() ? multiply(to, from, before(s), n) : copy(to, from, n);
   }

@@ -143,12 +143,12 @@ struct OuterProduct {
 ///   multiplied  after each token, sums S ∘ second_block over the rows; the second block belongs to another state
 enum class SecondBlock { unused, written, multiplied };
 
-/// Operands and results of a pass over a block S. For each token in order, the pass computes:
-///   S = factors ∘ S                      if it rescales
-///   S += w xᵀ                            for each of the token's outer products
-///   out = Sᵀ r
+/// Operands and results of a pass over a block S of a state. For each token in order, the pass computes:
+///   S = factors ∘ S                      if the pass rescales
+///   S += w xᵀ                            for each outer product of the token, with its vectors w and x
+///   out = Sᵀ r                           for the token's vector r
 ///   product = the sums of S ∘ second_block over rows, if kSecond is `multiplied`
-/// After the last token, the pass computes Sᵀ x for each vector x in `next`.
+/// After the last token, the pass computes the product of Sᵀ and each vector in `next`.
 template <int kTokens, int kOuterProducts, int kOuts, int kNext, typename T, std::int64_t kVectors,
           SecondBlock kSecond = SecondBlock::unused>
 struct Pass {

@@ -156,7 +156,7 @@ struct Native16BackwardBuffers {
   View<BFloat16, 3> q, d_o;          ///< q and d_o, one query per row, (packed tiles, tile_rows, D_padded or Dv_padded)
   View<BFloat16, 3> q_t, d_o_t;      ///< transpose of q and d_o, (packed tiles, D_padded or Dv_padded, tile_rows)
   View<float, 3> dq;                 ///< dq, not yet multiplied by scale, (packed tiles, tile_rows, D_padded)
-  View<float, 2> lse, lse_error;     ///< lse · log2(e); rounding error of lse · log2(e), (packed tiles, tile_rows)
+  View<float, 2> lse, lse_error;     ///< lse · log2(e), and its rounding error; both (packed tiles, tile_rows)
   View<float, 2> delta;              ///< Δ − dlse, where Δ = rowsum(d_o ∘ o), (packed tiles, tile_rows)
   View<std::int64_t, 1> dq_turns;    ///< for each packed tile: whose turn it is to add to dq (Turnstile)
   View<PackedHeads, 1> parts;        ///< parts of the current batch; each part holds heads of one sequence

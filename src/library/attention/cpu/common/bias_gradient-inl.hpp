@@ -76,7 +76,7 @@ struct BiasGradientBuffers {
   void clear_turns() const { std::fill_n(turns.data, turns.count(), 0); }
 
   TensorView sums;              ///< sums of dbias: the caller's tensor, or a copy of type T
-  View<std::int64_t, 2> turns;  ///< for each (tile, block) pair: whose turn it is to add (Turnstile), (Hq or 1, parts)
+  View<std::int64_t, 2> turns;  ///< (Hq or 1, parts): number of the thread turn that adds next (Turnstile)
 };
 
 /// Scratch buffers of one thread. `block` is the number of keys per block.

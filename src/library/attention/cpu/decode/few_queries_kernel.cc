@@ -163,7 +163,7 @@ struct KeySplit {
   bool operator==(const KeySplit& other) const = default;
 };
 
-/// Keys of one split, `at`, with the addresses of their rows. If at.each is null, there are no keys.
+/// The keys of one split, and the addresses of their rows. Holds no keys if at.each is null.
 template <typename T, typename E>
 struct LocatedKeys {
   KeySplit at;
