@@ -662,7 +662,7 @@ def test_code_beside_a_checkpoint_is_the_layer_and_the_decoder(tmp_path):
     written = tmp_path / "model" / "modeling_headgate.py"
     layer = definitions(ROOT / "python" / "headgate" / "torch" / "layer.py")
     decoder = definitions(ROOT / "python" / "transformers" / "modeling_headgate.py")
-    assert {"GATE_FUNCTIONS", "GatedLayer", "turn"} <= set(layer) and {"Attention", "DEFAULTS"} <= set(decoder)
+    assert {"GATE_FUNCTIONS", "GatedLayer", "apply_rope"} <= set(layer) and {"Attention", "DEFAULTS"} <= set(decoder)
     assert not set(layer) & set(decoder)
     assert definitions(written) == layer | decoder
     assert "import headgate" not in written.read_text() and "from headgate" not in written.read_text()
