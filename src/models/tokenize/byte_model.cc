@@ -48,7 +48,7 @@ bool trained_after_bos(const Json& json) { return has(json, "bos", "on") || has(
 /// Returns whether a training run read the ids of a tokenizer.
 bool trained_on_ids(const Json& json) {
   const auto hash = json.find("tokenizer_hash");
-  return hash != json.end() && *hash != "";
+  return hash != json.end() && *hash != Json("");
 }
 
 }  // namespace
