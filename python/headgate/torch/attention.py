@@ -22,6 +22,7 @@ from .calls import KEYWORDS, autocast, check_tensors, checked_options, refuse_tr
 from .dropout import draw_seed
 from .eager import EagerOperation, Named, RecordedCall
 from .errors import in_words_of
+from .gates import detach_unused
 from .nested import unnest
 from .tensor_parallel import are_dtensors, attend_on_dtensors
 from .transforms import FunctionalAttention, backward_over_batch, forward_over_batch, transforms_are_active
@@ -326,9 +327,7 @@ def gated_attention(
     """
     if "gate_logits" in arguments:
         gate = take_old_name(NAME, arguments, "gate_logits", "gate", gate)
-    if arguments.get("gate_fn") == "none":  # ignores the gate, which has no gradient then
-        gate = None
-    given = {"q": q, "k": k, "v": v, "gate": gate}
+    given = {"q": q, "k": k, "v": v, "gate": detach_unused(gate, arguments)}
     for observer in observers.ATTENTION:
         observer(given, arguments)
     extra_outputs = _select_extra_outputs(return_lse, return_max_logit)

@@ -20,6 +20,7 @@ from .calls import autocast, checked_options, refuse_transforms
 from .checks import require_tensor
 from .errors import call_as
 from .foreign_arguments import KERNEL_OPTIONS, refuse_other_aux
+from .gates import detach_unused
 from .transforms import refuse_all_transforms
 
 NAME = "flex_attention"
@@ -286,8 +287,7 @@ def flex_attention(
         raise ValueError(f"{NAME}: score_mod is not supported: use gated_attention's bias, alibi_slopes or softcap")
     aux = _checked_aux(return_lse, return_aux)
     _check_tensors(query, key, value, gate, enable_gqa)
-    if options.get("gate_fn") == "none":
-        gate = None
+    gate = detach_unused(gate, options)
     if key.shape[0] == value.shape[0] == 1:
         key, value = (x.expand(query.shape[0], -1, -1, -1) for x in (key, value))
     options["scale"] = scale

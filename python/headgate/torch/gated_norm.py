@@ -8,6 +8,7 @@ from torch import Tensor
 from ..operations import GATED_NORM
 from .arguments import takes
 from .backends import backend_of
+from .gates import detach_unused
 from .operation import CustomOperation, Named
 
 if TYPE_CHECKING:
@@ -34,9 +35,8 @@ def gated_norm(
     they are float32. Triton kernels compute GPU tensors (docs/reference/pytorch.md). Raises ValueError with a one-line
     message for invalid arguments.
     """
-    # gate_fn "none" ignores the gate, so the gate is dropped: it has no gradient.
-    read = gate if arguments.get("gate_fn") != "none" else None
-    given, others = {"x": x, "weight": weight, "gate": read}, cast("dict[str, Any]", arguments)
+    others = cast("dict[str, Any]", arguments)
+    given = {"x": x, "weight": weight, "gate": detach_unused(gate, others)}
     backend = backend_of(x)
     if backend is not None:
         return backend.gated_norm(given, others)

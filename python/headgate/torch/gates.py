@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gate functions by name: their PyTorch code, and properties that libheadgate's tables define."""
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import torch
 
@@ -19,3 +19,9 @@ class GateFunction(NamedTuple):
 GATE_FUNCTIONS = {
     word: GateFunction(layer.GATE_FUNCTIONS[word], has_zero) for word, has_zero in _headgate._rows["gate_functions"]
 }
+
+
+def detach_unused(gate: Any, options: Mapping[str, Any]) -> Any:
+    """Returns the gate, detached if gate_fn is "none". The operation then checks the gate but does not use it, and
+    refuses to compute its gradient."""
+    return gate.detach() if options.get("gate_fn") == "none" and isinstance(gate, torch.Tensor) else gate

@@ -20,6 +20,7 @@ from ..operations import keeps_output
 from .arguments import DIFFERENTIABLE, OPTIONS, TENSORS, options_of, require_known, take_old_name, takes
 from .calls import autocast, check_tensors, checked_options, refuse_transforms
 from .errors import call_as, in_words_of
+from .gates import detach_unused
 from .sharding import Span, agree, describe, own_rank, spans_of
 from .transforms import refuse_all_transforms
 
@@ -490,10 +491,9 @@ def ring_attention(
     """
     if "gate_logits" in arguments:
         gate = take_old_name(NAME, arguments, "gate_logits", "gate", gate)
-    if arguments.get("gate_fn") == "none":
-        gate = None
     ring = Ring(group, *own_rank(NAME, group))
-    tensors = {"q": q, "k": k, "v": v, "gate": gate, **{name: arguments.pop(name, None) for name in INPUTS}}
+    tensors = {"q": q, "k": k, "v": v, "gate": detach_unused(gate, arguments)}
+    tensors |= {name: arguments.pop(name, None) for name in INPUTS}
     options = {name: arguments.pop(name) for name in DEFAULTS if name in arguments}
     refuse_transforms(NAME, {**tensors, **options})  # must raise before ranks communicate
     refuse_all_transforms(NAME)

@@ -139,6 +139,15 @@ def test_gate_without_a_function_is_not_applied_and_has_no_gradient(compiles):
         assert gate.grad is None and q.grad is not None
 
 
+@pytest.mark.parametrize("bad", (torch.zeros(1, 1, 5, 3), torch.zeros(1, 1, 5, 1, dtype=torch.int32), "on"))
+def test_gate_that_is_not_used_is_checked(bad):
+    x = torch.zeros(1, 1, 5, 8)
+    with pytest.raises((TypeError, ValueError), match="gate"):
+        gated_attention(x, x, x, bad, gate_fn="none")
+    with pytest.raises((TypeError, ValueError), match="gate"):
+        headgate.torch.gated_norm(x, gate=bad, gate_fn="none")
+
+
 def test_log_sum_exp_alone_has_a_gradient():
     tensors, options = case("causal")
     tensors["k"].requires_grad_()

@@ -162,6 +162,16 @@ def test_norm_operation_weights_of_heads_and_rows_of_heads_match_cpu():
         near(ours, theirs)
 
 
+def test_norm_operation_gate_without_a_function_matches_cpu():
+    x, gate = torch.randn(1, 2, 5, 8, requires_grad=True), torch.randn(1, 2, 5, 8)
+    found = [functions.gated_norm(x, gate=gate, gate_fn="none") for functions in (OnGpu, on_cpu)]
+    near(*found)
+    near(*(torch.autograd.grad(y.square().sum(), x)[0] for y in found))
+    for functions in (OnGpu, on_cpu):
+        with pytest.raises(ValueError, match="gate has shape"):
+            functions.gated_norm(x, gate=gate[..., :3], gate_fn="none")
+
+
 @pytest.mark.parametrize("name", ("short_convolution", "gated_norm"))
 def test_operations_second_derivative_is_refused(name):
     x, weight = leaves_of((1, 5, 6), (6, 3) if name == "short_convolution" else (6,))

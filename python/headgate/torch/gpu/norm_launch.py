@@ -31,6 +31,11 @@ class Options(NamedTuple):
     tile: int | None = None
 
 
+def _used(inputs: Inputs, options: Options) -> Inputs:
+    """Returns the inputs that the kernels read: without the gate if gate_fn is "none"."""
+    return inputs._replace(gate=None) if options.gate_fn == "none" else inputs
+
+
 class _Call:
     """Sizes of a call, and the arguments that both kernels share."""
 
@@ -69,6 +74,7 @@ class _Call:
 
 def forward(inputs: Inputs, options: Options, launcher: Launcher = lambda kernel: kernel) -> Tensor:
     """Returns y, with x's shape and dtype."""
+    inputs = _used(inputs, options)
     x = inputs.x
     y = launch.new(x, tuple(x.shape))
     with on_device_of(x):
@@ -92,6 +98,7 @@ def backward(
     launcher: Launcher = lambda kernel: kernel,
 ) -> Gradients:
     """Returns the gradients `wanted`. dy is the gradient of y. Recomputes r."""
+    inputs = _used(inputs, options)
     x, weight, gate = inputs
     found = {name: launch.new(x, tuple(x.shape)) for name in wanted if name == "x"}
     if "gate" in wanted and gate is not None:
