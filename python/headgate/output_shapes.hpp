@@ -20,8 +20,8 @@ inline std::int64_t sequences_of(const ConstTensorView& cu_seqlens, std::int64_t
   return cu_seqlens.present() ? std::max<std::int64_t>(cu_seqlens.shape[3] - 1, 0) : batch;
 }
 
-/// Returns the number of snapshots for `sequences` sequences. On overflow, returns the largest int64. Creating the
-/// array then fails.
+/// Returns the number of snapshots of all sequences. If it overflows, returns the largest int64, so that creating the
+/// array fails.
 inline std::int64_t snapshots_of(const ConstTensorView& lengths, std::int64_t sequences) {
   std::int64_t count = 0;
   return __builtin_mul_overflow(sequences, lengths.shape[3], &count) ? std::numeric_limits<std::int64_t>::max() : count;

@@ -95,7 +95,7 @@ struct CaseSpec : AttentionOptions {
 
   MapSpec bias;
   bool bias_f32 = false;                               // true: bias is f32; false: the dtype of q
-  bool bias_hides = false;                             // some entries of the bias are −∞; `hidden` selects them
+  bool bias_hides = false;                             // true: some entries of the bias are −∞, as `hidden` selects
   bool bias_breaks = false;                            // one bias entry is +∞ and one is NaN
   DType key_bias = DType::none;                        // dtype of key_bias, or none
   bool key_bias_by_batch = false;                      // true: each sequence has its own row of key_bias

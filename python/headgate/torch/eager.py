@@ -199,7 +199,7 @@ class HeadgateCall(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, call: tuple[EagerOperation, Named, dict[str, Any], Any], *tensors: Tensor) -> Any:
-        operation, named, options, extra_outputs = call  # `tensors` are `named`'s values
+        operation, named, options, extra_outputs = call  # `tensors` has the values of `named`
         result, saved = operation.forward(named, options, extra_outputs, True)
         ctx.call = operation, tuple(named), options
         ctx.save_for_backward(*tensors, *saved)

@@ -47,7 +47,7 @@ constexpr std::size_t gate_row(GateFn fn) {
 /// Returns the row of a gate function. `fn` must not be none.
 constexpr const GateFunction& gate_function(GateFn fn) { return kGateFunctions[gate_row(fn)]; }
 
-/// Returns whether o cannot be computed from y and z: y = o ∘ g(z), and g(z) may be 0.
+/// Returns whether y and z may leave o unknown: with y = o ∘ g(z), they do where g(z) is 0.
 constexpr bool loses_output(GateFn fn, GateOp op) {
   return fn != GateFn::none && op == GateOp::mul && gate_function(fn).has_zero;
 }

@@ -55,8 +55,8 @@ class SpeculativeDecoder {
   /// Returns the logits (1,V) for the next choice. Before the first choice, the caller writes the prompt's logits here.
   View<float, 2> logits() { return rows().range(0, row_, 1); }
 
-  /// Accepts the next guess and returns true if it equals the chosen token `id`. In this case, the decoder has already
-  /// processed `id`. Otherwise returns false, and the caller must process `id` with decode().
+  /// Returns whether the next guess equals the chosen token `id`.
+  /// If so, accepts the guess, which the decoder has processed already. If not, the caller must call decode(id).
   bool accept_guess(std::int32_t id, Generated& out) {
     guesses_.add(id);
     if (row_ + 1 >= std::ssize(pass_) || pass_[static_cast<std::size_t>(row_ + 1)] != id) return false;

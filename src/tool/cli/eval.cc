@@ -209,7 +209,7 @@ void declare_figures(VerbOptions& verb, EvalOptions& o) {
       .excludes(verb.declared("--token-ids"));
 }
 
-/// Declares the comparisons of a model with variants of it, and with another model.
+/// Declares the options that compare a model with rounded variants of itself, or with another model.
 void declare_comparisons(VerbOptions& verb, EvalOptions& o) {
   train::EvaluationChoices& choices = o.evaluation;
   verb.value(

@@ -72,9 +72,9 @@ models::LayerType type_of(const models::DecoderConfig& config, std::int64_t laye
 /// Leaves out the figures of overrides.
 std::vector<const metrics::Figure*> figures_of(const std::vector<ModelXray>& models);
 
-/// Callbacks of xray():
-/// - progress(model, fraction) is called during the work on each model.
-/// - plan(line) is called once for each model before all work, if overrides are requested. `line` gives their cost.
+/// Functions that xray() calls:
+/// - progress(model, fraction): again and again while it works on a model
+/// - plan(line): before all work, once for each model, if overrides are requested; `line` says what they cost
 struct Listener {
   std::function<void(const std::string& model, double fraction)> progress;
   std::function<void(const std::string& line)> plan;

@@ -15,8 +15,8 @@ namespace headgate {
 /// Limit in bytes below which the packed operands of a head stay in the second-level cache of one thread.
 inline constexpr double kOwnHead_bytes = std::int64_t{1} << 20;
 
-/// Returns the limit in bytes below which the third-level cache holds the packed operands of one head per thread.
-/// The limit is clamped to 1 … 4 MiB. These bounds were measured with two threads (docs/design/forward.md).
+/// Returns how many bytes one head's packed operands may have, if the third-level cache is to hold a head per thread.
+/// The limit is between 1 and 4 MiB, bounds that were measured with two threads (docs/design/forward.md).
 inline double shared_head_bytes(int threads) {
   return std::max(kOwnHead_bytes, std::min(4 * kOwnHead_bytes, kPackedBudget_bytes / threads));
 }

@@ -74,7 +74,7 @@ struct FewQueriesPlan {
   }
 
   /// Calls visit(each) for every sequence of the list.
-  /// Returns an entry for the end of the list, whose first_split, first_partial and first_query are the call's totals.
+  /// Returns one more entry. Its first_split, first_partial and first_query are the totals of the call.
   template <class Visit>
   FewQueries visit_sequences(const Visit& visit) const {
     FewQueries each;
