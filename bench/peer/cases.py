@@ -173,7 +173,7 @@ def _of_dtype(dtype: str) -> list[Case]:
     cases += [
         Case("linear", op, dtype, 1, 16, 16, T, T, 128) for op in ("linear", "linear+backward") for T in (512, 2048)
     ]
-    cases += [Case("linear-decode", "linear", dtype, 1, H, H, 1, 1, 128) for H in (16, 32)]
+    cases += [Case("linear-decode", "linear", dtype, B, H, H, 1, 1, 128) for B in (1, 8) for H in (16, 32)]
     cases += [
         Case("pair", op, dtype, B, H, H, T, T, D) for op in ("pair", "pair+backward") for B, H, T, D in _pair_sizes()
     ]

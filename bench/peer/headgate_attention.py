@@ -70,7 +70,7 @@ class Exact:
         tensors = linear_tensors(case, inputs)
         given = {name: tensors[name] for name in LINEAR_INPUTS} | {"state": tensors.get("state")}
         given |= {name: given[name].unsqueeze(-1) for name in ("decay", "beta")}
-        options = {"layout": "bthd", "l2_norm": NORM_EPS, "threads": self.threads}
+        options = {"layout": "bthd", "l2_norm": NORM_EPS, "threads": self.threads, "precision": self.precision}
         step = (
             headgate.LinearAttentionOutputs(state=given["state"].clone()) if case.T == 1 else None
         )  # updated in place
@@ -105,7 +105,6 @@ class Exact:
 
 class Native16(Exact):
     precision = "native16"
-    linear = False
 
     def __init__(self, threads: int):
         super().__init__(threads)

