@@ -19,7 +19,8 @@ from torch import Tensor
 
 # Arguments that Headgate adds to those of PyTorch in its drop-in replacements for PyTorch functions.
 ADDED = ("gate_fn", "gate_op", "sinks", "softcap", "precision", "threads")
-# ring_attention also accepts the options of the parts RING_PARTS that both passes support, except key_block_size.
+# RING: arguments that ring_attention always accepts. RING_PARTS: parts of attention whose options it accepts too.
+# Options of these parts are excluded if only the forward pass supports them.
 RING = ("key_lengths", "alibi_slopes", "sinks", "layout", "threads")
 RING_PARTS = ("scores", "gate")
 
@@ -38,7 +39,7 @@ def dictionaries(module):
     attention = types_of(rows, ("q", "k", "v", "gate"))
     of_parts = {
         name for name, _, _, part, forward_only, _ in rows["options"] if part in RING_PARTS and not forward_only
-    } - {"key_block_size"}  # ring_attention lacks this option
+    } - {"key_block_size"}  # ring_attention does not support key_block_size
     yield "AttentionArguments", attention
     yield "AddedArguments", {name: attention[name] for name in ADDED}
     yield "FlexArguments", {name: attention[name] for name in ADDED if name != "sinks"}

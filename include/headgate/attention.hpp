@@ -46,7 +46,7 @@ enum class GateFn : std::int32_t {
 /// Largest supported head dims D and Dv.
 inline constexpr std::int64_t kMaxHeadDim = 576;
 
-/// The largest magnitude of a query offset.
+/// Largest absolute value of an entry of query_offsets.
 inline constexpr std::int64_t kMaxQueryOffset = std::int64_t{1} << 60;
 
 /// The operation that combines the attention output o with the gate. mul: y = o ∘ g(z). add: y = o + g(z).
@@ -60,11 +60,17 @@ enum class Causality : std::int32_t { none = 0, causal = 1 };
 /// `exact` multiplies f32 numbers (f64 for f64 tensors), or bf16 numbers where that loses no precision.
 ///
 /// `native16` multiplies bf16 numbers and adds in f32, with the instructions that native16_products() in runtime.hpp
-/// names. It needs bf16 q, k and v. The softmax weights are rounded to bf16 before the product with v. The backward
-/// pass also rounds dy ∘ g, and ds before the products with q and k. docs/reference/numerics.md has the error bounds.
+/// names. q, k and v must be bf16. The softmax weights are rounded to bf16 before the product with v. The backward pass
+/// also rounds dy ∘ g, and rounds the gradient ds of the scores before its products with q and k. For the error bounds,
+/// see docs/reference/numerics.md.
 ///
-/// `native16` is a permission: calls use bf16 products only where these are faster. Calls compute like `exact` on CPUs
-/// without these instructions, for few queries, and with weights, gate_threshold, dropout, or int8 k and v.
+/// `native16` permits bf16 products, and calls use them only where they are faster. Calls compute like `exact` in these
+/// cases:
+///
+///   - on CPUs without these instructions
+///   - for few queries
+///   - with weights, gate_threshold or dropout
+///   - with int8 k and v
 enum class Precision : std::int32_t { exact = 0, native16 = 1 };
 
 /// The options of attention. The defaults mean no mask, and a sigmoid gate if `gate` is present.
@@ -107,7 +113,7 @@ struct AttentionInputs {
   ConstTensorView k{};     ///< (B,Hkv,S,D); with a block table (P,Hkv,page,D)
   ConstTensorView v{};     ///< (B,Hkv,S,Dv), 1 ≤ Dv ≤ 576; with a block table (P,Hkv,page,Dv)
   ConstTensorView gate{};  ///< z (B,Hq,T,1) headwise or (B,Hq,T,Dv) elementwise; dtype of q, or f32
-  ConstTensorView bias{};  ///< (B|1,Hq|1,T|1,S); dtype of q, or f32; −∞ hides the key; a row with +∞ or NaN becomes NaN
+  ConstTensorView bias{};  ///< (B|1,Hq|1,T|1,S); dtype of q, or f32; −∞ hides the key; +∞ or NaN makes the row NaN
   ConstTensorView mask{};  ///< (B|1,Hq|1,T|1,S), boolean, true = visible
   /// (1,1,1,B), i32 or i64: number n of keys, 0 ≤ n ≤ S; keys j ≥ n are hidden and not read
   ConstTensorView key_lengths{};
@@ -161,7 +167,7 @@ struct AttentionOutputs {
   TensorView y{};        ///< (B,Hq,T,Dv), dtype of q; if absent, v and gate are not read and gate_threshold must be 0
   TensorView lse{};      ///< (B,Hq,T,1), f32 or f64, natural log, including the sink; −∞ if no key is visible
   TensorView attn{};     ///< o (B,Hq,T,Dv), dtype of q: the output before the gate
-  TensorView weights{};  ///< (B,Hq,T,S), dtype of q: weights exp(s − lse), times the dropout mask; for small problems
+  TensorView weights{};  ///< (B,Hq,T,S), dtype of q: exp(s − lse) times the dropout mask; takes T·S memory
   /// The largest score s of the visible keys, without the sink; f32 or f64. The shape (B,Hq,T,1) gives a maximum for
   /// each row. The shape (B,Hq,1,1), in a packed batch (N,Hq,1,1), gives a maximum for each head of a sequence. −∞ if
   /// no key is visible, and in rows that gate_threshold closes. NaN where lse is NaN.
@@ -181,14 +187,11 @@ struct AttentionOutputs {
 HEADGATE_API void attention_forward(const AttentionOutputs& outputs, const AttentionInputs& inputs,
                                     const AttentionOptions& options = {});
 
-/// Outputs of the forward pass that the backward pass reads.
+/// Outputs of the forward pass that the backward pass reads. y and lse are always required. attn depends on the gate:
 ///
-/// gate                                            | needed
-/// ---|---
-/// none                                            | y, lse
-/// sigmoid, sigmoid2, ns_sigmoid, softplus; mul    | y, lse
-/// silu, identity; mul                             | y, lse; attn for dgate, because y does not determine o where g = 0
-/// any function; add                               | y, lse; attn avoids cancellation in y − g(z)
+///   - GateOp::mul with silu or identity: attn is required for dgate, because y does not determine attn where g(z) = 0.
+///   - GateOp::add: attn is optional, but avoids the cancellation in y − g(z).
+///   - No gate, or GateOp::mul with another gate function: attn is not needed.
 struct AttentionSaved {
   ConstTensorView y{};     ///< (B,Hq,T,Dv)
   ConstTensorView lse{};   ///< (B,Hq,T,1), f32 or f64, sink included

@@ -35,7 +35,7 @@ struct CacheShape {
   std::int64_t value_dim = 0;  ///< Dv
   std::int64_t page = 16;      ///< tokens per page, at least 1
   std::int64_t pages = 0;      ///< number of pages P, below 2^31
-  DType dtype = DType::f32;    ///< f32, f64, bf16, f16, or i8 with a scale, max|x| / 127, for each token and head
+  DType dtype = DType::f32;    ///< f32, f64, bf16, f16, or i8 with one scale max|x| / 127 for each token and head
   /// Number F of tokens at the start of each sequence whose keys and values are kept unrounded (k_first and v_first of
   /// AttentionInputs). Only with i8. Each sequence stores these rows outside the pages.
   std::int64_t whole_first = 0;
@@ -46,8 +46,8 @@ struct CacheShape {
 struct CacheTensors {
   TensorView k{};        ///< (P,Hkv,page,D)
   TensorView v{};        ///< (P,Hkv,page,Dv), dtype of k
-  TensorView k_scale{};  ///< (P,Hkv,page,1), f32; only if k and v are i8
-  TensorView v_scale{};  ///< (P,Hkv,page,1), f32; only if k and v are i8
+  TensorView k_scale{};  ///< (P,Hkv,page,1), f32; present only if k and v are i8
+  TensorView v_scale{};  ///< (P,Hkv,page,1), f32; present only if k and v are i8
 };
 
 /// Returns the number of bytes that a cache of `shape` needs. Throws Error for invalid sizes.
@@ -65,8 +65,8 @@ struct CacheBatch {
   std::vector<std::int64_t> key_lengths;    ///< (B)
   std::vector<std::int64_t> query_offsets;  ///< (B)
   std::int64_t first = 0;                   ///< F: number of rows of a sequence in k_first and v_first
-  /// Type of k_first and v_first: whole_dtype or f64. It is f64 if some sequence has fewer than F unrounded rows
-  /// because slide() dropped some. The rest of its F rows is then dequantized from int8.
+  /// Type of k_first and v_first: whole_dtype or f64. slide() may leave a sequence with fewer than F unrounded rows.
+  /// The others of its first F rows are then dequantized from int8, and the type is f64.
   DType first_dtype = DType::f32;
   std::vector<std::byte> k_first;  ///< (B,Hkv,F,D) of first_dtype
   std::vector<std::byte> v_first;  ///< (B,Hkv,F,Dv)
@@ -89,8 +89,8 @@ class HEADGATE_API KvCache {
 
   /// Adds a sequence without tokens and returns its number. remove_sequence() makes the number available again.
   std::int64_t add_sequence();
-  /// Adds a sequence with the tokens of `sequence` and returns its number. Both sequences share the pages. If the last
-  /// page is not full, the sequence that appends first gets its own copy of that page.
+  /// Adds a copy of `sequence` and returns the number of the copy. Both sequences share the pages. If the last page is
+  /// not full, the sequence that first appends a token gets a copy of that page.
   std::int64_t fork(std::int64_t sequence);
   /// Removes a sequence. Its number becomes available again, and so do its pages that no other sequence shares.
   void remove_sequence(std::int64_t sequence);

@@ -7,7 +7,7 @@
 #include "headgate/tensor.hpp"
 
 /// @file
-/// Converts between element types. For programs that compute in float and store 16 or 8 bits.
+/// Converts between element types, for programs that compute in float and store numbers of 16 or 8 bits.
 
 namespace headgate {
 

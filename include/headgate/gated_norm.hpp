@@ -21,7 +21,7 @@ namespace headgate {
 
 /// The options of the gated norm.
 struct GatedNormOptions {
-  double eps = 1e-6;              ///< ≥ 0, finite
+  double eps = 1e-6;              ///< added to the mean square; finite, ≥ 0
   GateFn gate_fn = GateFn::silu;  ///< ignored unless `gate` is present
   ExecutionContext context{};     ///< threads and target; results do not depend on the number of threads
 };
@@ -30,7 +30,7 @@ struct GatedNormOptions {
 struct GatedNormInputs {
   ConstTensorView x{};       ///< (B,H,T,D), D ≥ 1; f32, f64, bf16 or f16
   ConstTensorView weight{};  ///< (1,1|H,1,D), dtype of x, or f32; absent means 1
-  ConstTensorView gate{};    ///< z (B,H,T,D), raw gate logits; dtype of x, or f32; absent: y = x · r · weight
+  ConstTensorView gate{};    ///< z (B,H,T,D), raw gate logits; dtype of x, or f32; absent means no gate
 };
 
 /// Computes y (B,H,T,D), dtype of x. Sums are f32 or better. Results are rounded to the storage type once. The squares

@@ -49,9 +49,9 @@ inline constexpr std::int64_t kMaxStateDim = 256;
 /// The options of linear attention.
 struct LinearAttentionOptions {
   LinearRule rule = LinearRule::gated_delta;
-  std::optional<double> scale{};  ///< factor of Sᵀ q, finite; if empty, 1/√D
-  /// If present, each row of q and k is first divided by its L2 norm √(Σ x² + eps). The value of the option is eps ≥ 0.
-  /// A row of zeros stays zero. With eps 0, gradients of such a row are zero too.
+  std::optional<double> scale{};  ///< factor of S_tᵀ q_t in y_t, finite; if empty, 1/√D
+  /// The eps ≥ 0 of the normalization of q and k: each row is first divided by its L2 norm √(Σ x² + eps). If empty, q
+  /// and k are not normalized. A row of zeros stays zero. With eps 0, gradients of such a row are zero too.
   std::optional<double> l2_norm{};
   /// Precision of the factors in products. `native16` needs bf16 q, k and v. It permits a pass to multiply bf16 numbers
   /// and add in f32, with the instructions that native16_products() names. The pass takes chunks of 32 tokens. It

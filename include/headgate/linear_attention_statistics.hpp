@@ -7,12 +7,12 @@
 #include "headgate/tensor.hpp"
 
 /// @file
-/// Attention weights of linear attention. The recurrence of headgate/linear_attention.hpp equals a weighted sum of
-/// values. The weights a_tj are exact and may be negative:
+/// Computes the attention weights of linear attention. The output y_t of the recurrence in
+/// headgate/linear_attention.hpp is a weighted sum of the values v_j. The weights a_tj are exact and may be negative:
 ///
 ///     y_t = Σ_{j ≤ t} a_tj v_j + S_0ᵀ r_t
 ///
-/// To compute the weights of query t, start with r = scale · q_t and visit the tokens j = t, t − 1, …, 1:
+/// To compute the weights of query t, start with r = scale · q_t and go back over the tokens j = t, t − 1, …, 1:
 ///
 ///   rule                | a_tj          | new r
 ///   ---|---|---
@@ -20,8 +20,8 @@
 ///   gated               | k_j·r         | e^{g_j} r
 ///   delta, gated_delta  | β_j (k_j·r)   | e^{g_j} (r − a_tj k_j)
 ///
-/// The final r is r_t, the query for the initial state. A decay per feature multiplies r feature by feature. Letters
-/// and heads are as in headgate/linear_attention.hpp.
+/// The final r is r_t, the query for the initial state. A decay per feature multiplies r feature by feature. The
+/// meanings of letters and heads are those in headgate/linear_attention.hpp.
 
 namespace headgate {
 
@@ -29,11 +29,11 @@ namespace headgate {
 struct LinearAttentionWeights {
   /// (B,Ho,R,T): a_tj of the selected queries; 0 for later tokens and for tokens of other sequences
   TensorView weights{};
-  TensorView state_query{};  ///< (B,Ho,R,D): r_t, the query for S_0
+  TensorView state_query{};  ///< (B,Ho,R,D): r_t of each selected query, by which y_t reads S_0
 };
 
-/// Computes the weights of selected queries in T·D operations for each. `queries` is required: (1,1,1,R), i32 or i64, 0
-/// ≤ t < T, in any order. Queries may repeat. In a packed batch, t is a row of q.
+/// Computes the weights of selected queries, in T·D operations for each query and head. `queries` is required:
+/// (1,1,1,R), i32 or i64, 0 ≤ t < T, in any order. Queries may repeat. In a packed batch, t is a row of q.
 ///
 /// `inputs` are those of linear_attention_forward. The elements of v and of state are not read; v determines the number
 /// of states. Computes in f32, or in f64 for f64 inputs. The weights of a query are bitwise identical for any selection
@@ -48,15 +48,15 @@ HEADGATE_API void linear_attention_weights(const LinearAttentionWeights& outputs
 /// The outputs of linear_attention_statistics, which overwrites them; f32 or f64. Absent outputs are not computed. N is
 /// the number of sequences in a packed batch, otherwise B.
 ///
-/// cost                                          | outputs
-/// ---|---
-/// T·D operations for each head                  | first, weight_sum, mean_decay, mean_beta, half_life
-/// T²·D operations for each head                 | first_share, reach, absolute_sum
-/// a forward pass, and D·Dv·min(D,Dv) operations | effective_rank, state_norm
+/// The cost depends on the requested outputs:
+///
+///   - first, weight_sum, mean_decay, mean_beta, half_life: T·D operations for each head.
+///   - first_share, reach, absolute_sum: T²·D operations for each head.
+///   - effective_rank, state_norm: a forward pass, and D·Dv·min(D,Dv) operations for each head.
 struct LinearAttentionStatistics {
   // Statistics of each query, (B,Ho,T,1). A quotient with denominator 0 is 0.
   TensorView first{};        ///< a_t1
-  TensorView first_share{};  ///< |a_t1| / Σⱼ |a_tj|
+  TensorView first_share{};  ///< |a_t1| / Σⱼ |a_tj|: the share of the first token
   TensorView reach{};  ///< Σⱼ |a_tj| (t − j) / Σⱼ |a_tj|: the mean distance to the tokens, weighted by |a_tj|
   TensorView absolute_sum{};  ///< Σⱼ |a_tj|
   TensorView weight_sum{};    ///< Σⱼ a_tj
@@ -71,8 +71,8 @@ struct LinearAttentionStatistics {
 
   // Statistics of each state, (N,Hv,1,1). Means are over the tokens of a sequence. If each feature has a decay,
   // mean_decay and half_life are means over the features too.
-  TensorView mean_decay{};  ///< mean of e^g
-  TensorView mean_beta{};   ///< mean of β
+  TensorView mean_decay{};  ///< mean of the decay e^g
+  TensorView mean_beta{};   ///< mean of the step size β of the delta rule
   /// Half-life of the state in tokens, ln 2 / −(mean of g). A state that decays by the mean of g at each token halves
   /// in this time. ∞ if the mean of g is not negative. A mean of half-lives would be less useful: it is ∞ if a single
   /// feature never decays.

@@ -23,19 +23,19 @@
 /// - attention_forward() computes attn_i and lse_i of each range, without `gate` and with `sinks` in one range only.
 /// - attention_merge() merges the parts and applies the gate.
 ///
-/// Backward pass, in one of two ways:
+/// There are two ways to compute the backward pass:
 ///
-/// - attention_merge_backward() computes dattn_i, dlse_i and dgate from dy. Then call attention_backward() for each
-///   range without a gate, with dattn_i and dlse_i as dy and dlse, and attn_i and lse_i as y and lse.
-/// - Or call attention_backward() for each range with the gate, with dy and dlse, and with y, attn and lse of the
-///   merged result. The weights exp(s − lse) and Δ in attention_backward() are then those of all keys. Each of these
-///   calls computes the complete dgate and dsinks: request them in one call only, and pass `sinks` to this call.
+/// - Call attention_merge_backward(), which computes dattn_i, dlse_i and dgate from dy. Then call attention_backward()
+///   for each range without a gate. Pass dattn_i and dlse_i as dy and dlse, and attn_i and lse_i as y and lse.
+/// - Or call only attention_backward() for each range, with the gate and the incoming dy and dlse. Pass y, attn and lse
+///   of the merged result. The weights exp(s − lse) and Δ in attention_backward() are then those of all keys. Each of
+///   these calls computes the complete dgate and dsinks: request both in one call only, and pass `sinks` to this call.
 ///
 /// In both ways dk, dv and dbias of a range are final; dq is the sum over the ranges.
 ///
-/// The dropout mask depends on the index of a key in its range. Ranges therefore drop other weights than a single call
-/// for all keys. With equal seeds, all ranges drop the same pattern: give each range its own dropout_seed, the same in
-/// both passes.
+/// The dropout mask depends on the index of a key within its range. A single call for all keys would therefore drop
+/// other weights. Ranges with equal seeds drop the same pattern. Give each range a different dropout_seed, and use
+/// it in both passes.
 
 namespace headgate {
 
@@ -97,7 +97,7 @@ struct MergePartGradients {
 /// Computes the gradients of Σ dy∘y + Σ dlse·lse through attention_merge(). With w_i = exp(lse_i − lse):
 ///
 ///     dattn = dy ∘ g(z) (mul) or dy (add, or no gate);  dz = dy ∘ attn ∘ g′(z) (mul) or dy ∘ g′(z) (add);
-///     dattn_i = w_i · dattn;  dlse_i = w_i · (dlse + Σ_x dattn ∘ (attn_i − attn)).
+///     dattn_i = w_i · dattn;  dlse_i = w_i · (dlse + rowsum(dattn ∘ (attn_i − attn))).
 ///
 /// Recomputes attn and lse from the parts. `gradients` has one element for each part. `dgate` may be absent. It has the
 /// shape and dtype of gate; a headwise dgate is summed over Dv. Gradients are overwritten. They are 0 where

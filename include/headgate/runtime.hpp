@@ -45,13 +45,13 @@ HEADGATE_API std::int64_t find_target(const std::string& name);
 /// "avx512_bf16". Both need the vector target "avx3".
 HEADGATE_API std::vector<std::string> supported_native16_products();
 
-/// Returns the instruction set that Precision::native16 uses on the current target, the first of these that exists:
+/// Returns the instruction set that Precision::native16 uses on the current target. This is the first that exists of:
 ///
-///   1. the choice of set_native16_products();
-///   2. amx_bf16, if available;
-///   3. avx512_bf16, on AMD CPUs since Zen 4.
+///   1. the choice of set_native16_products()
+///   2. amx_bf16, if available
+///   3. avx512_bf16, if available on an AMD CPU (Zen 4 or later)
 ///
-/// Returns "" if there is none: native16 then computes like `exact`. Throws like active_target().
+/// Returns "" if none exists: native16 then computes like `exact`. Throws like active_target().
 HEADGATE_API std::string native16_products();
 
 /// Selects the instruction set that Precision::native16 uses in all later calls of this process; "" restores the
@@ -82,8 +82,8 @@ struct ExecutionContext {
   /// number.
   int threads = 0;
   std::int64_t target = 0;  ///< vector target from find_target(); 0 means active_target_bit()
-  /// Backend that computes the call, from find_backend(). Null means the backend that set_backend() selected. If
-  /// set_backend() selected none, null means the first backend that can compute the call.
+  /// Backend that computes the call, from find_backend(). Null means the backend that set_backend() selected, or the
+  /// first backend that can compute the call if set_backend() selected none.
   const Backend* backend = nullptr;
   /// Callback that can cancel the call. If it returns true, the call throws Cancelled, and outputs are unspecified. The
   /// callback runs before the work and between parts of the work, in the calling thread. In a forked child, it runs in

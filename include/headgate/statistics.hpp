@@ -38,25 +38,25 @@ struct StatisticsSelection {
 ///     paged, columns are those of the query's own sequence, and key_mass has N in place of B.
 ///   - `first`, key_weights and topk_index number keys within the query's own sequence.
 ///
-/// computed part of a forward pass       | outputs
-/// ---|---
-/// only a few keys                       | first, first_gated, key_weights
-/// only the keys in the window           | window_share
-/// q kᵀ, about half of the work          | row_max, topk_index, topk_weight
-/// q kᵀ and its exponentials             | entropy, key_mass
+/// The cost depends on the requested outputs. Each of these outputs needs a part of a forward pass:
+///
+///   - first, first_gated, key_weights: the products of all queries with a few keys.
+///   - window_share: the products with the keys in the window.
+///   - row_max, topk_index, topk_weight: the whole product q kᵀ, about half of the work of a forward pass.
+///   - entropy, key_mass: q kᵀ and the exponentials of the scores.
 struct AttentionStatistics {
   TensorView row_max{};  ///< (B,Hq,T,1): maxⱼ P_ij; the largest score is log(row_max) + lse
-  /// (B,Hq,T,1): −Σⱼ P_ij log P_ij, in nats. With a sink, the sum includes its weight exp(sink − lse).
+  /// (B,Hq,T,1): entropy −Σⱼ P_ij log P_ij in nats. A sink adds −p log p with its weight p = exp(sink − lse).
   TensorView entropy{};
-  TensorView first{};        ///< (B,Hq,T,1): P_i0
-  TensorView first_gated{};  ///< (B,Hq,T,1): P_i0 · mean over features of g(z_i), for GateOp::mul
+  TensorView first{};        ///< (B,Hq,T,1): P_i0, the weight of key 0
+  TensorView first_gated{};  ///< (B,Hq,T,1): P_i0 times the mean of g(z_i) over features; only for GateOp::mul
   /// (B,Hq,T,1): Σ P_ij over |at_i − j| ≤ W. 1 − window_share is the weight of the sink and of keys outside the window.
   TensorView window_share{};
-  TensorView key_weights{};  ///< (B,Hq,T,J): P_ij of selection.keys
+  TensorView key_weights{};  ///< (B,Hq,T,J): weights P_ij of the keys j in selection.keys
 
-  /// Means of the statistics above over the queries of a sequence, (B,Hq,1,1). With a causal mask, means exclude the
-  /// query at the first key, which sees only itself. Means include rows without a visible key. The mean of no queries
-  /// is 0.
+  /// Means of row_max, entropy, first, first_gated, window_share and key_weights over the queries of a sequence,
+  /// (B,Hq,1,1). With a causal mask, means exclude the query at the first key, which sees only its own key. Means
+  /// include rows without a visible key. The mean of no queries is 0.
   TensorView mean_row_max{};
   TensorView mean_entropy{};
   TensorView mean_first{};
@@ -69,7 +69,7 @@ struct AttentionStatistics {
   /// If fewer than K keys have a weight above 0, −1 fills the remaining entries.
   TensorView topk_index{};
   TensorView topk_weight{};  ///< (B,Hq,T,K): weights of the keys in topk_index; 0 where topk_index is −1
-  TensorView rows{};         ///< (B,Hq,R,S): P_ij of selection.queries; 0 where the key is hidden
+  TensorView rows{};         ///< (B,Hq,R,S): weights P_ij of the queries i in selection.queries; 0 for hidden keys
 };
 
 /// Computes statistics of the weights P = exp(s − lse) of a forward pass with the same inputs and options.

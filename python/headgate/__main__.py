@@ -37,13 +37,16 @@ def _given(words: list[str]) -> argparse.Namespace | None:
     except ValueError:
         return None
     if any(each is not None and (len(each) > 1 or each[0] == "") for each in values.values()):
-        return None  # an option is given twice, or its value is empty
+        return None  # the command-line program parses repeated options and empty values
     once = {name: None if each is None else each[0] for name, each in values.items()}
     return argparse.Namespace(**once | {"tokens": 2048 if once["tokens"] is None else once["tokens"]})
 
 
 def _by_transformers(given: argparse.Namespace, refusal: str) -> Xray:
-    """Returns the X-ray of a model that transformers loads in f32. `refusal` is the reason why headgate.load() failed."""
+    """Returns the X-ray (measurements of every head) of a model that transformers loads in f32.
+
+    `refusal` is the error message of headgate.load(), which failed before.
+    """
     transformers: Any = require("transformers", f"{refusal}: an X-ray of it")
     from .torch import xray
 
@@ -54,7 +57,7 @@ def _by_transformers(given: argparse.Namespace, refusal: str) -> Xray:
     try:
         model = transformers.AutoModelForCausalLM.from_pretrained(**where, dtype="float32")
         tokenizer = transformers.AutoTokenizer.from_pretrained(**where)
-    except Exception as error:  # transformers raises many exception types
+    except Exception as error:  # catches all, since transformers raises many exception types
         raise ValueError(f"{refusal}; transformers: {error}") from None
     return xray(model, tokenizer, Path(given.text), name=given.name or given.model, tokens=given.tokens)
 

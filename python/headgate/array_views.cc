@@ -57,7 +57,7 @@ void swap_dimensions(View& view, std::size_t one, std::size_t other) {
   std::swap(view.strides[one], view.strides[other]);
 }
 
-/// Rotates the leading dimension of the view, which has size 1, to the end.
+/// Moves the leading dimension of the view, which has size 1, to the end. The other dimensions move forward by one.
 template <typename View>
 void shift_left(View& view) {
   std::rotate(view.shape.begin(), view.shape.begin() + 1, view.shape.end());

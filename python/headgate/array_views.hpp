@@ -33,23 +33,23 @@ inline constexpr std::array<DTypeName, 8> kDTypeNames{{{DType::f32, "float32"},
                                                        {DType::i64, "int64"},
                                                        {DType::i8, "int8"}}};
 
-/// Determines the dimensions of a Python array and how they map to the four dimensions of a view. Letters: B batch, N
-/// sequences, H heads, T queries, S keys, X features; M and P are any sizes.
+/// Determines the dimensions of a Python array, and the position of each dimension in the four-dimensional view.
+/// Letters: B batch, N sequences, H heads, T queries, S keys, X features; M and P are any sizes.
 enum class ArrayKind {
   heads,           ///< (B,H,T,X) or (B,T,H,X), depending on the layout; (H,T,X) or (T,H,X) without a batch
-  rows,            ///< (B,H,T) in every layout, one number for each row; (H,T) without a batch
-  rows_or_heads,   ///< (B,H,T) or (N,H) in every layout, (H) without a batch; the view is (B,H,T,1) or (N,H,1,1)
+  rows,            ///< one number for each query: (B,H,T) in every layout, or (H,T) without a batch
+  rows_or_heads,   ///< one number for each query (B,H,T), or for each head: (N,H), or (H) without a batch
   scores,          ///< (B,H,T,S), (H,T,S) or (T,S) in every layout
   vector,          ///< (N)
-  query_numbers,   ///< one number per head (H) or per query (B,H,T) or (H,T); the view is (1,1,1,H) or (B,H,T,1)
-  head_numbers,    ///< (H) or (N,H); the view is (1,1,1,H) or (1,1,N,H)
+  query_numbers,   ///< numbers for heads (H), or for queries (B,H,T) or (H,T); view (1,1,1,H) or (B,H,T,1)
+  head_numbers,    ///< numbers for heads, (H) or (N,H); the view is (1,1,1,H) or (1,1,N,H)
   table,           ///< (B,M)
   pages,           ///< pages of a paged KV cache: (P,H,page,X) or (P,page,H,X), depending on the layout
   states,          ///< states of linear attention: (N,H,D,Dv) in every layout, even if q has no batch dimension
   channels,        ///< (B,T,X), or (T,X) without a batch; the view is (B,1,T,X)
   channel_states,  ///< states of a convolution: (N,M,X), even if x has no batch dimension; the view is (N,1,M,X)
-  head_features,   ///< (X) or (H,X); the view is (1,1,1,X) or (1,H,1,X)
-  any,             ///< any shape of up to four dimensions; the view has leading dimensions of size 1
+  head_features,   ///< numbers for features, (X) or (H,X); the view is (1,1,1,X) or (1,H,1,X)
+  any,             ///< up to four dimensions; size 1 fills the missing leading dimensions of the view
 };
 
 /// Returns the rank of an array of `kind` with a batch dimension.
@@ -58,7 +58,7 @@ std::size_t rank_with_batch(ArrayKind kind);
 /// Returns the dimensions of an array as error messages show them, such as "(B,H,T,D) or (H,T,D)".
 const char* letters_of(ArrayKind kind, Layout layout);
 
-/// Returns the kind of the Python arrays for tensors of `kind`.
+/// Converts the kind of a tensor in the library's tables to the kind of its Python array.
 constexpr ArrayKind array_kind(TensorKind kind) {
   switch (kind) {
     case TensorKind::heads: return ArrayKind::heads;
@@ -84,7 +84,7 @@ struct StridedArray {
   void* data = nullptr;
   DType dtype = DType::none;
   std::size_t rank = 0;
-  Shape shape{}, strides{};  ///< only the first `rank` entries are used; strides in elements
+  Shape shape{}, strides{};  ///< the first `rank` entries are valid; strides are in elements
 };
 
 /// Returns a four-dimensional view of `array`. `kind` and `layout` determine which dimension of the array becomes which

@@ -133,8 +133,8 @@ void refuse_masked(const char* function, const char* name, nb::handle object) {
           name, name);
 }
 
-/// Returns `object`, or a memoryview of it if it supports the buffer protocol alone. Buffers of ctypes have no strides,
-/// which nanobind would read; those of a memoryview do.
+/// Returns `object`, or its memoryview if it supports the buffer protocol but not DLPack. nanobind reads the strides of
+/// a buffer. Buffers of ctypes have no strides, but a memoryview adds them.
 nb::object with_strides(nb::handle object) {
   if (nb::hasattr(object, "__dlpack__") || PyObject_CheckBuffer(object.ptr()) == 0) return nb::borrow(object);
   PyObject* const view = PyMemoryView_FromObject(object.ptr());
@@ -181,8 +181,8 @@ ArrayMemory find_writable(const char* function, const char* name, nb::handle giv
   return memory_of(function, name, object, array, as_bfloat16, kind, layout);
 }
 
-/// NumPy or PyTorch, as a source of new arrays in CPU memory. Caches the library's `empty` function and dtypes, and
-/// never releases them.
+/// Creates new arrays in CPU memory with one library, NumPy or PyTorch. Caches the library's `empty` function and
+/// dtypes, and never releases them.
 class ArrayLibrary {
  public:
   explicit ArrayLibrary(const char* name) : name_(name) {}

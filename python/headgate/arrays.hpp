@@ -45,8 +45,8 @@ Input input_of(const char* function, const char* name, nb::handle object, ArrayK
 /// the write to autograd after the call.
 Output passed_output_of(const Keywords& keywords, const char* name, nb::handle object, ArrayKind kind, Layout layout);
 
-/// Returns the output for the array `object` that `function` itself created. Throws Error as passed_output_of() does.
-/// Records nothing for autograd.
+/// Returns the output for the array `object` that `function` itself created. Throws the errors of passed_output_of().
+/// Does not report the write to autograd, since no graph contains a new array.
 Output new_output_of(const char* function, const char* name, nb::handle object, ArrayKind kind, Layout layout);
 
 /// Returns the output for `array`. If `array` is None, first sets `array` to the new array that make() returns.

@@ -30,14 +30,14 @@ Inputs take_inputs(const Keywords& keywords, std::size_t required = kRequiredInp
 /// Reads every option from the arguments.
 AttentionOptions take_options(const Keywords& keywords);
 
-/// Return the signatures and help texts of arguments. input_texts() covers the inputs and the layout, layout_text()
-/// only the layout, and option_texts() the options. The first `required` inputs have no default.
+/// Returns the signatures and help texts of the inputs and of `layout`. The first `required` inputs have no default.
+/// layout_text() returns only those of `layout`, and option_texts() returns those of the options.
 std::vector<ArgumentText> input_texts(std::size_t required = kRequiredInputs);
 ArgumentText layout_text();
 std::vector<ArgumentText> option_texts();
 
-/// Returns the tables of attention for headgate.torch. The dict is that of torch_rows() with one more entry,
-/// "gate_functions". This entry lists tuples: the name of a gate function, and whether the function is 0 at some logit.
+/// Returns the tables of attention as a dict for headgate.torch: the entries of torch_rows(), and "gate_functions".
+/// "gate_functions" is a list of tuples (name of a gate function g, whether g(z) = 0 for some logit z).
 nb::dict rows_for_torch();
 
 }  // namespace headgate::python

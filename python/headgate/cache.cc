@@ -126,7 +126,8 @@ void append(Cache& self, const Keywords& keywords) {
   self.with([&](KvCache& cache) { cache.append(sequences, keys.view, values.view); });
 }
 
-/// Returns a binding of the cache's method kMethod. Its arguments are integers, called `names` in Python.
+/// Returns a Python binding of KvCache's method kMethod. All arguments of the method are integers. `names` holds their
+/// names in Python.
 template <auto kMethod, class... Names>
 auto method(const Names*... names) {
   return [=](Cache& self, const Keywords& keywords) {

@@ -19,8 +19,8 @@ namespace {
 using NormInputs = OperationInputs<kNormInputs>;
 using BackwardResults = ResultsOf<kNormGradients>;
 
-/// Every input may be a positional argument. Only the first one, x, is required. kX is the table row of x. y and dy
-/// have the array kind of x.
+/// Every input may be a positional argument. Only the first input, x, is required. kX is the row of x in the table.
+/// Arrays y and dy have the same kind as x.
 constexpr std::size_t kPositional = kNormInputs.size(), kRequired = 1;
 constexpr const NormInput& kX = kNormInputs.front();
 

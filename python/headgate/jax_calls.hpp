@@ -177,7 +177,7 @@ class Buffers {
   Buffers(const ffi::RemainingArgs& operands, const ffi::RemainingRets& results, Layout layout)
       : operands_(operands), results_(results), layout_(layout) {}
 
-  /// Reads the tensors of the table kRows whose bits are set in `given`.
+  /// Reads the next operands: one for each row of the table kRows whose bit is set in the bit mask `given`.
   template <const auto& kRows, class KindOf>
   ViewsOf<kRows> read(std::int64_t given, const KindOf& kind) {
     ViewsOf<kRows> views;
@@ -192,7 +192,7 @@ class Buffers {
     return read<kRows>(given, [](const auto& row) { return array_kind(row.kind); });
   }
 
-  /// Returns views of the results of the table kRows whose bits are set in `wanted`.
+  /// Returns views of the next results: one for each row of the table kRows whose bit is set in the bit mask `wanted`.
   template <const auto& kRows, class KindOf>
   ViewsOf<kRows> write(std::int64_t wanted, const KindOf& kind) {
     ViewsOf<kRows> views;
@@ -235,8 +235,8 @@ class Buffers {
   std::size_t operand_ = 0, result_ = 0;
 };
 
-/// Reads the inputs of a call. In a folded call, which computes all examples of a vmap, an input with a batch of 1 is
-/// broadcast by stride 0 to the largest batch of the inputs.
+/// Reads the inputs of a call. A folded call computes all examples of a vmap. In a folded call, stride 0 broadcasts an
+/// input with a batch of 1 to the largest batch of the inputs.
 template <class Operation>
 ViewsOf<Operation::kInputs> read_inputs(Buffers<Operation>& buffers, const Attributes& attributes) {
   using Inputs = ViewsOf<Operation::kInputs>;
@@ -261,8 +261,8 @@ ViewsOf<Operation::kInputs> read_inputs(Buffers<Operation>& buffers, const Attri
   return inputs;
 }
 
-/// Returns `message` with the operation's name before the first colon. Replaces a function's name there, as in
-/// "attention_forward: …". If `message` begins with no such name, prepends the operation's name.
+/// Makes an error message begin with the operation's name and a colon. Replaces the name of a library function at the
+/// beginning of `message`, as in "attention_forward: …". Prepends the operation's name if there is no such name.
 template <class Operation>
 std::string renamed(std::string_view message) {
   const std::size_t colon = message.find(": ");

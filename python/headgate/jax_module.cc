@@ -74,7 +74,8 @@ class CheckMemory {
     return filled;
   }
 
-  /// Reserves addresses and returns a view of them with this shape. Throws Error, "WHAT of shape …", if that fails.
+  /// Reserves addresses for a tensor, without memory, and returns its view. Throws Error, "WHAT of shape …", if the
+  /// addresses do not suffice.
   TensorView space(const std::string& what, const Shape& shape, DType dtype) {
     const auto refuse = [&] { throw Error(formatted("{} of shape {} exceeds the memory", what, shape_text(shape))); };
     TensorView view{nullptr, dtype, shape, contiguous_strides(shape)};
@@ -146,7 +147,7 @@ std::int64_t rows_within(const Inputs& inputs, Member member) {
 /// Returns whether the input `name` holds the bounds of packed sequences.
 bool holds_bounds(std::string_view name) { return name.starts_with("cu_seqlens"); }
 
-/// Replaces the view of every present input by a view of `memory`, which the checks of a call can read.
+/// Lets every present input point to `memory`, so that the checks of a call can read its elements.
 template <const auto& kInputs, class Inputs>
 void fill(Inputs& inputs, CheckMemory& memory) {
   for (const auto& row : kInputs) {

@@ -47,8 +47,8 @@ struct WithoutSaved : Tables {
 using LinearAttention = WithoutSaved<LinearAttentionTables>;
 using ShortConvolution = WithoutSaved<ShortConvolutionTables>;
 
-/// The only row of a table with one tensor. The library takes this tensor, such as y or dy of the gated norm, as a
-/// separate argument and not in a struct.
+/// Row of a table that describes a single tensor. The library takes this tensor, such as y or dy of the gated norm, as
+/// an argument and not in a struct.
 template <class StructOf, typename View>
 struct SingleRow {
   using Struct = StructOf;

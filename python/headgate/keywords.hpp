@@ -50,12 +50,12 @@ constexpr const char* wanted() {
   return nullptr;
 }
 
-/// Returns a suggestion for an unknown argument `name`, such as "; did you mean …?". Suggests the name in `known` that
-/// has the same meaning in another library. Otherwise suggests a name with a similar spelling. Returns an empty string
-/// if `known` has neither.
+/// Returns a suggestion for an unknown argument `name`, such as "; did you mean …?". If `name` is an argument of
+/// another library or an older release, suggests the argument in `known` with the same meaning. Otherwise suggests an
+/// argument in `known` with a similar spelling. Returns an empty string if `known` has neither.
 std::string meant_instead_of(std::string_view name, const std::vector<std::string_view>& known);
 
-/// Returns the type annotation of an argument that accepts a list of words. "a, b" gives "Literal['a', 'b']".
+/// Returns the type annotation of an argument that must be one of `words`. "a, b" gives "Literal['a', 'b']".
 std::string literal_of(std::string_view words);
 
 /// Holds the arguments of one call.
@@ -94,8 +94,8 @@ class Keywords {
   void note_written(nb::handle array) const {
     if (is_tensor(array)) written_.push_back(nb::borrow(array));
   }
-  /// Increments autograd's version counters of the recorded tensors, then forgets these tensors. Called when a call
-  /// returns or a signal interrupts it.
+  /// Increments autograd's version counters of the tensors that note_written() recorded, then forgets these tensors.
+  /// Runs when a call returns, and when a signal interrupts a call.
   void count_written() const { count_versions(std::exchange(written_, {})); }
 
  private:
@@ -122,7 +122,7 @@ class Keywords {
   mutable std::vector<nb::object> written_;
 };
 
-/// Runs call(keywords) and then keywords.count_written(). Returns the result of the call.
+/// Runs call(keywords), then tells autograd which tensors the call has written. Returns the result of the call.
 template <class Call>
 auto counting_written(const Keywords& keywords, const Call& call) {
   if constexpr (std::is_void_v<decltype(call(keywords))>) {
@@ -166,8 +166,8 @@ void define(nb::module_& module, const char* name, Function function, std::vecto
       nb::sig(signature.c_str()), help.c_str());
 }
 
-/// Adds function(self, keywords) to a class as method `name`. Error messages call it `title`. For "__init__", `self`
-/// points to uninitialized memory, in which the function constructs the object.
+/// Adds function(self, keywords) to a class as the method `name`. Error messages call the method `title`. For
+/// "__init__", `self` points to uninitialized memory, in which the function constructs the object.
 template <class Self, class Class, class Function>
 void define_method(Class& bound, const char* name, const char* title, Function function,
                    std::vector<ArgumentText> arguments, std::size_t positional, const char* result, const char* text) {

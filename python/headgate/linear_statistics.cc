@@ -59,7 +59,7 @@ TensorView view_of_figure(const Keywords& keywords, const Row& row, nb::object& 
   return view;
 }
 
-/// Creates the chosen outputs and calls run(outputs).
+/// Creates the outputs that the arguments select, and calls run(outputs), which computes them.
 template <const auto& kRows, class Run>
 FigureResults<kRows> figures_of(const Keywords& keywords, const LinearInputs& in, std::int64_t R,
                                 const char* class_name, const Run& run) {
@@ -112,7 +112,7 @@ ArgumentText text_of_figure(const Row& row) {
 }
 
 /// Returns the outputs of a table as a list for headgate.torch. Each entry is a tuple (name, dimensions as letters,
-/// false, ""), in the form of attention_statistics. The false means that the output holds no indices. The "" means that
+/// false, ""), with the same fields as the outputs of attention_statistics. false: the output holds no indices. "":
 /// calls compute the output by default.
 template <class Rows>
 nb::list figure_rows(const Rows& rows) {

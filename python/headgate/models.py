@@ -2,7 +2,7 @@
 """Loads models, evaluates them on a text, solves worked problems, and reads runs of `headgate train`.
 
 A text is a str, or a pathlib.Path of a file or directory. Reports are the same as those of the command line.
-docs/reference/xray.md and docs/reference/training.md define each figure.
+docs/reference/xray.md and docs/reference/training.md define each metric.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def _frame(rows: Any):
 
 
 def _some(figures: Figures, most: int = 3) -> str:
-    """Formats the first figures of a report for a repr."""
+    """Formats the first `most` metrics and the number of the others, for a repr."""
     known = [f"{key} {value:.4g}" for key, value in figures.items() if isinstance(value, (int, float))]
     more = len(figures) - len(known[:most])
     return ", ".join(known[:most] + ([f"{more} more figures"] if more > 0 else []))
@@ -94,14 +94,14 @@ def _bytes(text: str | None) -> np.ndarray | None:
 
 @dataclass(frozen=True, repr=False)
 class Evaluation:
-    """Figures of a model on a text, by key. A figure is None if the model or the text does not define it."""
+    """Metrics of a model on a text, by key. A metric is None if the model or the text does not define it."""
 
     figures: Figures
     layers: list[Figures]
-    heads: list[list[Figures]]  # indexed [layer][head]; the lists are empty unless eval() had heads=True
+    heads: list[list[Figures]]  # metrics by layer and head; the lists of heads are empty without heads=True in eval()
     tokens: int
-    seq_len: int  # tokens of a sequence; first-token attention, entropy and distance depend on this
-    backcopy: Figures | None = None  # figures by trigger; None if the task has no triggers
+    seq_len: int  # tokens of a sequence; metrics such as entropy depend on this length
+    backcopy: Figures | None = None  # metrics, separately for trigger tokens; None if the task has no triggers
 
     def __repr__(self) -> str:
         return f"Evaluation({self.tokens} tokens, {len(self.layers)} layers; {_some(self.figures)})"
@@ -120,10 +120,10 @@ class Evaluation:
 class Head:
     """Attention of one head over T tokens. The gates and the square roots of weights are rounded to multiples of 1/255."""
 
-    map: np.ndarray  # (M,M), lower triangular: mean weight that queries in cell i give to keys in cell j
+    map: np.ndarray  # (M,M), lower triangular: [i,j] is the mean weight of queries in cell i on keys in cell j
     received: np.ndarray  # (T): mean weight that each key receives from the queries that see it
     gate: np.ndarray | None  # (T): gate of each token, averaged over features
-    gate_histogram: np.ndarray | None  # counts in 20 equal bins of [0,1]
+    gate_histogram: np.ndarray | None  # number of gate values in each of 20 equal bins of [0,1]
     top_keys: list[tuple[int, float]]
     singular_values: np.ndarray  # singular values of W_v W_o
 
@@ -138,17 +138,17 @@ class Xray:
 
     name: str
     gate: str
-    verdict: str  # summary of the figures about sinks and the largest activation
+    verdict: str  # summary in words of the metrics on sinks and the largest activation
     figures: Figures
     layer_figures: list[Figures]
     head_figures: list[list[Figures]]
     text: list[str]  # text of each token
     token_losses: np.ndarray  # (T): -log p of the next token; nan if the loss ignores that token
     heads: list[list[Head]]
-    sentences: dict[str, str]  # explanation of each figure, by key
+    sentences: dict[str, str]  # explanation of each metric, by the metric's key
     overrides: dict[str, Any] | None = None
     layer_types: list[str] = field(default_factory=list)  # full_attention, sliding_attention or linear_attention
-    not_shown: list[str] = field(default_factory=list)  # what headgate.torch.xray could not measure, with reasons
+    not_shown: list[str] = field(default_factory=list)  # measurements that headgate.torch.xray omitted, with reasons
     report: dict[str, Any] = field(default_factory=dict)  # the whole report, as in `headgate xray --json`
 
     def __repr__(self) -> str:
@@ -190,7 +190,7 @@ class Page:
 
 @dataclass(frozen=True, repr=False)
 class Curve:
-    """Values of one figure over the steps of a run. A value is nan if the figure is undefined at that step."""
+    """Values of one metric over the steps of a run. A value is nan if the metric is undefined at that step."""
 
     steps: np.ndarray
     values: np.ndarray
@@ -219,7 +219,7 @@ class Run:
         return f"Run({self.name!r}, step {last}, {', '.join([*some, spikes])}, {len(self.curves)} curves)"
 
     def frame(self):
-        """Returns a pandas.DataFrame with a row for each step and a column for each figure."""
+        """Returns a pandas.DataFrame with a row for each step and a column for each metric."""
         pandas = require("pandas", "frame()")
         columns = {key: pandas.Series(curve.values, index=curve.steps) for key, curve in self.curves.items()}
         return pandas.DataFrame(columns).rename_axis("step")
@@ -308,13 +308,13 @@ class Model:
           metrics: names of metrics. An empty list selects the default ones.
           tokens: the maximum number of tokens, or "all". None means 65536.
           seq_len: number of tokens of a sequence.
-          heads: whether to also return the figures of each head.
-          cache_dtype: "i8" also evaluates the model with keys and values rounded to int8. The comparison is
-            `figures["cache"]`.
+          heads: whether to also return the metrics of each head.
+          cache_dtype: "i8" also evaluates the model with keys and values rounded to int8. `figures["cache"]` of the
+            result compares both.
           cache_first: number of first tokens whose keys and values cache_dtype does not round. None means 0.
           activations: "i8-token", "i8-tensor" or "i8-tensor-keep-first" also evaluate the model with the inputs of its
-            matrix products rounded to int8 (simulated). The comparisons are `figures["activations"]`, by word.
-          against: another model to compare with. It must read the same tokens. The comparison is `figures["against"]`.
+            matrix products rounded to int8 (simulated). `figures["activations"]` has a comparison for each.
+          against: another model, which must read the same tokens. `figures["against"]` compares both models.
           threads: 1 to headgate.max_threads(). None means headgate.default_threads().
         """
         if against is not None and not isinstance(against, Model):
@@ -360,8 +360,8 @@ class Model:
         Args:
           tokens: the maximum number of tokens, from the start of the text.
           map_cells: the maximum number of cells per side of a head's map.
-          override: "heads" or "layers" also measures how the loss changes if the gates of a head, or of all heads of a
-            layer, are closed, open or at their mean.
+          override: "heads" or "layers" also measures how the loss changes if gates are closed, open or at their mean.
+            "heads" changes the gates of one head at a time, "layers" those of all heads of a layer.
           override_tokens: like `tokens`, for the measurements of `override`.
           threads: 1 to headgate.max_threads(). None means headgate.default_threads().
         """
@@ -370,7 +370,7 @@ class Model:
                 _models().xray(self._loaded, files, tokens, map_cells, override, override_tokens, threads)
             )
         if isinstance(text, str):
-            report["text"] = "text"  # hides the path of the temporary file
+            report["text"] = "text"  # replaces the path of the temporary file that held the text
         return _xray_of(report)
 
 

@@ -13,7 +13,7 @@ def load_with_short_spins(module: str) -> None:
     """
     decided = "GOMP_SPINCOUNT" in os.environ or "OMP_WAIT_POLICY" in os.environ
     if not decided:
-        os.environ["GOMP_SPINCOUNT"] = "10000"  # OpenMP reads this only when it is loaded
+        os.environ["GOMP_SPINCOUNT"] = "10000"  # OpenMP reads the variable only while it is being loaded
     try:
         importlib.import_module(module)
     finally:

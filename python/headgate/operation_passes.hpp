@@ -12,16 +12,17 @@
 #include "python/headgate/operation_rows.hpp"
 #include "python/headgate/signals.hpp"
 
-// Binds operations that return y and a state as the functions NAME, NAME_forward and NAME_backward. A struct describes
-// the operation:
+// Binds an operation that returns y and a state, as the Python functions NAME, NAME_forward and NAME_backward. A struct
+// describes the operation. Its members are:
 //
-//   kInputs, kOutputs, kIncoming, kGradients, kOptions   its tables
-//   Options, Inputs                                      its structs
-//   kName, kOutputsClass, kGradientsClass                names in Python
-//   kPositional                                          number of inputs that may be given by position
-//   kLayoutArrays                                        arrays whose dimensions the layout orders
-//   shape_of(output's row, inputs), dtype_of(…)          shape and dtype of a new array for an output
-//   forward(outputs, inputs, options), backward(gradients, inputs, incoming, options)
+//   kInputs, kOutputs, kIncoming, kGradients, kOptions: tables of the tensors and options.
+//   Options, Inputs: types of the C++ structs.
+//   kName, kOutputsClass, kGradientsClass: names in Python.
+//   kPositional: number of inputs that may be positional arguments.
+//   kLayoutArrays: text that names the arrays whose dimensions the option `layout` orders.
+//   shape_of(row, inputs), dtype_of(row, inputs): shape and dtype of a new array for the output `row`.
+//   forward(outputs, inputs, options): the forward pass.
+//   backward(gradients, inputs, incoming, options): the backward pass.
 
 namespace headgate::python {
 
@@ -82,8 +83,8 @@ class Passes {
   }
 
   static std::vector<ArgumentText> input_texts() { return input_texts(EveryInput{}); }
-  /// Returns the signature and help texts of the arguments of the function NAME. NAME computes only y, so inputs that
-  /// only another output needs are left out.
+  /// Returns the signature and help texts of the inputs of the short form, such as headgate.linear_attention. It
+  /// computes only y, so inputs that only another output needs are left out.
   static std::vector<ArgumentText> result_texts() { return input_texts(ReadForY{}); }
 
   /// Returns the signature and help texts of the backward pass's arguments other than the inputs, dy and the options.
@@ -102,8 +103,8 @@ class Passes {
   static constexpr auto kRequired = static_cast<std::size_t>(std::count_if(
       Operation::kInputs.begin(), Operation::kInputs.end(), [](const auto& row) { return row.traits.required; }));
 
-  /// Selects the inputs that the computation of y reads. Leaves out inputs that only another output needs, such as
-  /// snapshot_lengths.
+  /// Predicate that returns true for inputs that the computation of y reads. Returns false for inputs that only another
+  /// output needs, such as snapshot_lengths.
   struct ReadForY {
     template <class Row>
     bool operator()(const Row& row) const {

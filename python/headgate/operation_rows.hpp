@@ -51,7 +51,7 @@ struct OperationInputs {
   }
 };
 
-/// Selects all inputs of a table.
+/// Predicate that returns true for every input of a table.
 struct EveryInput {
   template <class Row>
   bool operator()(const Row& /*row*/) const {
@@ -59,8 +59,8 @@ struct EveryInput {
   }
 };
 
-/// Reads `layout`, if the operation has it, and the inputs that `selected` accepts. kind_of(row) gives the kind of each
-/// array. Throws Error if one of the first `required` inputs is None.
+/// Reads the arguments of a call: `layout`, if the operation has it, and the inputs for which selected(row) is true.
+/// kind_of(row) gives the kind of each array. Throws Error if one of the first `required` inputs is None.
 template <const auto& kRows, class KindOf, class Selected = EveryInput>
 OperationInputs<kRows> take_inputs_of(const Keywords& keywords, std::size_t required, const KindOf& kind_of,
                                       const Selected& selected = {}) {
@@ -90,8 +90,8 @@ PerTensor<Input, kRows> take_tensors(const Keywords& keywords, Layout layout, Vi
   return arrays;
 }
 
-/// Returns the signature and help texts of the inputs that `selected` accepts. The first `required` inputs have no
-/// default.
+/// Returns the signature and help texts of the inputs for which selected(row) is true. The first `required` inputs have
+/// no default.
 template <const auto& kRows, class Selected = EveryInput>
 std::vector<ArgumentText> input_texts_of(std::size_t required, const Selected& selected = {}) {
   std::vector<ArgumentText> texts;
@@ -130,7 +130,8 @@ using ResultsOf = Results<ViewsOf<kRows>, kRows.size()>;
 template <const auto& kRows>
 using HeldResults = std::array<Output, kRows.size()>;
 
-/// Sets `views` to the arrays of the chosen rows in `results`. make(row) creates a missing array.
+/// Sets `views` to views of the result arrays to compute, whose flags in `chosen` are true. If `results` lacks one of
+/// these arrays, make(row) creates the array.
 template <const auto& kRows, class Make>
 HeldResults<kRows> place_results(const Keywords& keywords, Layout layout, const std::vector<bool>& chosen,
                                  ResultsOf<kRows>& results, ViewsOf<kRows>& views, const Make& make) {
@@ -193,7 +194,7 @@ ArgumentText text_of_gradient(const Row& row) {
 
 // --- options --------------------------------------------------------------------------------------------------------
 
-/// Returns find(). Prepends "FUNCTION: NAME: " to the message of an Error that find() throws.
+/// Calls find() and returns its result. If find() throws an Error, prepends "FUNCTION: NAME: " to the message.
 template <class Find>
 auto found(const Keywords& keywords, const char* name, const Find& find) {
   try {
@@ -310,13 +311,13 @@ nb::tuple schema_type_and_default(const Row& row, const Options& defaults) {
 
 /// Returns an operation's tables as a dict for headgate.torch:
 ///
-///   inputs     tuples (name, required, forward only)
-///   gradients  names of the inputs that have gradients
-///   options    tuples (name, schema type, schema default, part of the operation, forward only, type annotation)
-///   layout     type annotation of the argument `layout`, or None if the operation has none
+///   - "inputs": tuples (name, required, forward only).
+///   - "gradients": names of the inputs that have gradients.
+///   - "options": tuples (name, schema type, schema default, part, forward only, type annotation).
+///   - "layout": the type annotation of the argument `layout`, or None if the operation has no such argument.
 ///
-/// The schema is that of the PyTorch operator. "part of the operation" is what the option changes, such as "scores" or
-/// "gate".
+/// The schema is that of the PyTorch operator. The part is the part of the operation that the option changes, such as
+/// "scores" or "gate". Forward only means that the backward pass does not support the argument.
 template <const auto& kInputs, const auto& kGradients, const auto& kOptions, class Options>
 nb::dict torch_rows() {
   nb::list inputs, gradients, options;

@@ -36,8 +36,9 @@ def _numbers(rows, key: str) -> np.ndarray:
 def layer_figure(
     *reports: Evaluation | Xray, key: str = "first_token_attention", labels=None, axes: Axes | None = None
 ) -> Axes:
-    """Plots the figure `key` by layer, with a line for each report. The default is first-token attention. `labels`
-    holds the name of each report.
+    """Plots the metric `key` of each layer, with a line for each report. `labels` holds the names of the reports.
+
+    The default metric is first-token attention.
     """
     if labels is not None and (isinstance(labels, str) or len(labels) != len(reports)):
         raise ValueError(f"plot: labels is {labels!r} but must be a list of {len(reports)} names")
@@ -57,7 +58,7 @@ def layer_figure(
 def gate_histogram(report: Xray, layer: int | None = None, *, axes: Axes | None = None) -> Axes:
     """Plots a histogram of gates in [0,1] over the heads of a layer. If `layer` is None, uses all layers.
 
-    Attention and linear attention have a line each. Each line shows shares of that kind's gates.
+    Attention and linear attention have separate lines. A line shows the share of the gates in each bin.
     """
     axes = _axes(axes)
     counts: dict[str, list[np.ndarray]] = {}
@@ -96,7 +97,7 @@ def head_map(report: Xray, layer: int, head: int, *, axes: Axes | None = None) -
 
 
 def curves(*runs: Run, key: str = "loss", axes: Axes | None = None) -> Axes:
-    """Plots the figure `key` of each run over its steps."""
+    """Plots the metric `key` of each run over its steps."""
     axes = _axes(axes)
     for run in runs:
         if key not in run.curves:

@@ -23,8 +23,8 @@
 
 namespace headgate::python {
 
-/// Holds the arrays of a result. The rows of the result's table point to members of `Struct`, the C++ struct of tensor
-/// views. `Struct` also gives a separate type to every result, even if two have the same number of rows.
+/// Holds the arrays of a result, one for each row of the result's table. `Struct` is the C++ struct of views of these
+/// arrays. It makes the types of two results differ even if their tables have the same number of rows.
 template <class Struct, std::size_t kRows>
 struct Results {
   std::array<nb::object, kRows> arrays;
@@ -97,7 +97,7 @@ void bind_results(nb::module_& module, const char* name, const Rows& rows, const
     std::string text;
     for (std::size_t i = 0; i < arguments.size(); ++i) {
       if (self.arrays[i].is_none()) continue;
-      const nb::object& array = self.arrays[i];  // may be any object until a call reads it
+      const nb::object& array = self.arrays[i];  // may be any Python object: only calls check its type
       const nb::str of = nb::hasattr(array, "shape") ? nb::str(nb::tuple(array.attr("shape"))) : nb::repr(array.type());
       text += formatted("{}{}: {}", text.empty() ? "" : ", ", arguments[i].name, of.c_str());
     }

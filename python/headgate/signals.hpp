@@ -52,7 +52,7 @@ auto interruptible(const Keywords& keywords, ExecutionContext& context, const Ca
     const nb::gil_scoped_release released;
     return call();
   } catch (const Cancelled&) {
-    nb::python_error raised;  // takes the pending exception before count_written() runs
+    nb::python_error raised;  // takes the handler's pending exception, since count_written() calls Python
     keywords.count_written();
     throw raised;  // NOLINT(misc-throw-by-value-catch-by-reference)
   }

@@ -55,9 +55,9 @@ bool is_default_output(const StatisticsOutput& output, const Selection& selectio
   return name.empty() || gated;
 }
 
-/// Returns the outputs as a list for headgate.torch. Each entry is a tuple: the name, the dimensions of the array as
-/// letters, whether the array holds indices, and the result of enabling_argument(). The letter M means the first
-/// dimension of key_mass.
+/// Returns the outputs as a list for headgate.torch. Each entry is a tuple (name, dimensions of the array as letters,
+/// whether the array holds indices, result of enabling_argument()). The letter M stands for the first dimension of
+/// key_mass.
 nb::list statistics_rows() {
   nb::list rows;
   for (const StatisticsOutput& output : kStatisticsOutputs) {
@@ -74,8 +74,8 @@ std::array<bool, 4> dimensions_of(const StatisticsOutput& output, bool has_batch
   return {has_batch, true, output.third != StatisticsDim::one, output.fourth != StatisticsDim::one};
 }
 
-/// Returns a view of the output array `object`, with four-dimensional shape `shape`. If `object` is None, first sets it
-/// to a new array. The array has the dimensions that are true in `has`.
+/// Returns a view of the output array `object`, with four-dimensional shape `shape`. The array has dimension d of the
+/// view only if has[d] is true. If `object` is None, first sets `object` to a new array.
 TensorView view_of(const Keywords& keywords, const StatisticsOutput& output, nb::object& object, Output& held,
                    const Shape& shape, const std::array<bool, 4>& has, const ArrayFactory& factory, DType real) {
   std::vector<std::int64_t> sizes;

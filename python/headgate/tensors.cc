@@ -29,8 +29,8 @@ bool has_tangent(nb::handle tensor) {
   static const nb::handle level = interned("_current_level");
   static const nb::handle forward_ad = loaded_module("torch.autograd.forward_ad").release();
   if (forward_ad.is_none()) return false;
-  // Outside of dual_level(), the level is negative and no tensor has a tangent. This test is cheaper than
-  // unpack_dual().
+  // Outside of PyTorch's dual_level(), the level is negative and no tensor has a tangent. Reading the level is cheaper
+  // than calling unpack_dual().
   if (nb::cast<int>(nb::getattr(forward_ad, level, nb::int_(0))) < 0) return false;
   return !forward_ad.attr("unpack_dual")(tensor).attr("tangent").is_none();
 }
@@ -55,7 +55,7 @@ bool is_tensor(nb::handle object) {
 
 void refuse_recorded(const char* function, const char* name, nb::handle object) {
   static const nb::handle requires_grad = interned("requires_grad");
-  static nb::handle is_grad_enabled;  // set when the first tensor requires a gradient
+  static nb::handle is_grad_enabled;  // torch.is_grad_enabled, found for the first tensor that requires a gradient
   if (!is_tensor(object)) return;
   require(
       !has_tangent(object),

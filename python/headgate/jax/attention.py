@@ -52,7 +52,7 @@ def gated_attention(
     call = Call(NAME, tuple(sorted(options.items())), outputs, rows_of_max_logit=of_rows)
     arrays = checked(call, arrays)
     if options.get("gate_fn") == "none":
-        arrays.pop("gate", None)  # the call ignores the gate without a gate function
+        arrays.pop("gate", None)  # with gate_fn "none", the call ignores the gate
     keeps = keeps_output(*(call.option(name, ATTENTION.options[name].default) for name in ("gate_fn", "gate_op")))
     found = compute(call, arrays, "gate" in arrays and keeps)
     results = [found[name] for name in outputs]

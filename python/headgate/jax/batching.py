@@ -20,8 +20,9 @@ from .call import SHARED_BY_STRIDE, Arrays, Call, describe
 
 
 class FoldedArray(NamedTuple):
-    """Holds an array of a folded call. gradients(x) splits the array's gradient into one per example, (examples,
-    *shape).
+    """Holds an input of a folded call, which computes all examples of a vmap at once.
+
+    gradients(x) splits x, the gradient of the input, into one gradient per example: (examples, *shape).
     """
 
     array: Array
@@ -121,8 +122,8 @@ def _needs_calls(call: Call, inputs: Arrays, batched: dict[str, bool]) -> bool:
         return True
     if call.operation != "short_convolution":
         return False
-    # Examples become channels if they have separate weights or are packed batches.
-    # All channels share cu_seqlens and snapshot_lengths, so these must not differ between examples.
+    # Examples of the convolution become channels if they have separate weights or are packed batches.
+    # All channels share cu_seqlens and snapshot_lengths, so all examples must have equal ones.
     are_channels = "cu_seqlens" in inputs or batched["weight"] or batched.get("bias", False)
     return are_channels and any(batched.get(name, False) for name in ("cu_seqlens", "snapshot_lengths"))
 
@@ -139,10 +140,10 @@ def _compute_each(compute: Callable[..., Any], batched: Any, arrays: Any) -> Arr
 
 
 class FoldedCall(NamedTuple):
-    """Holds the inputs of a folded call and two functions.
+    """Holds the inputs of a folded call, which computes all examples of a vmap at once, and two functions.
 
-    fold_rows(name, x) folds an array whose rows are those of q or x. unfold(name, array, shape) splits an output
-    into one array per example, (examples, *shape).
+    - fold_rows(name, x) merges the examples of an incoming gradient or of a saved output.
+    - unfold(name, array, shape) splits an output into one array per example, (examples, *shape).
     """
 
     inputs: dict[str, FoldedArray]
@@ -151,9 +152,9 @@ class FoldedCall(NamedTuple):
 
 
 def _as_sequences(x: VmapArray, rank: int, batch: int) -> Array:
-    """Returns the array with the sequences of all examples in its first dimension: `batch` sequences per example.
+    """Merges the dimensions of examples and sequences of an array. Each example has `batch` sequences.
 
-    If an example has fewer than `rank` dimensions, it is one sequence without a batch dimension.
+    An example with fewer than `rank` dimensions has no batch dimension. It is one sequence.
     """
     rows = x.repeated()
     if len(x.shape) < rank:
@@ -173,8 +174,9 @@ def _fold_sequences(x: VmapArray, rank: int, batch: int, may_share: bool) -> Fol
 
 
 def _fold_into_batch(size: int, rank: int, batch: int, inputs: dict[str, FoldedArray]) -> FoldedCall:
-    """Returns a folded call whose batch holds the sequences of all examples. `rank` is the rank of a q or x with a
-    batch dimension.
+    """Returns a folded call, in which the sequences of all examples of a vmap are one batch.
+
+    `rank` is the rank of q or x including its batch dimension.
     """
     ranks = {"dlse": rank - 1, "dstate": rank if rank == 4 else 3}
     return FoldedCall(
@@ -216,8 +218,9 @@ def _fold_slopes(x: VmapArray, batch: int) -> FoldedArray:
 
 
 def _fold_sinks(x: VmapArray, batch: int, heads: int, queries: int, wanted: bool) -> FoldedArray:
-    """Folds sinks (H), or sinks per query, (H,T) or (B|1,H,T). If the sinks differ among examples or need gradients,
-    expands them to one sink per query.
+    """Merges the examples of sink logits: (H), or per query (H,T) or (B|1,H,T).
+
+    Expands sinks to (examples·B,H,T) if they differ between examples or sequences, or need gradients.
     """
     by_query = len(x.shape) > 1
     if not (x.batched or wanted) and (not by_query or len(x.shape) == 2 or x.shape[0] == 1):

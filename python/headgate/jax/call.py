@@ -37,10 +37,10 @@ SHARED_BY_STRIDE = {
 class Call(NamedTuple):
     """Describes a call except for its arrays.
 
-    - options: those that differ from their defaults
-    - outputs: names from the table of outputs, or SAVED_LSE
-    - gradients: names of inputs
-    - folded: whether the call computes all examples of a vmap. All sequences then share the inputs with a batch of 1.
+    - options: the options that differ from their defaults
+    - outputs: the outputs to compute: names in the table of outputs, or SAVED_LSE
+    - gradients: the inputs whose gradients to compute, by name
+    - folded: whether the call computes all examples of a vmap. All sequences then share an input with a batch of 1.
     """
 
     operation: str
@@ -107,7 +107,7 @@ def varying_like(arrays: Arrays, inputs: Arrays) -> Arrays:
 def forward_results(call: Call, inputs: Arrays) -> Results:
     """Returns the shapes and dtypes of a call's outputs, in the order of the handler's results.
 
-    The order is that of the table, with SAVED_LSE in the place of lse. If a call returns both, lse comes last.
+    The order is that of the table of outputs. SAVED_LSE takes the place of lse. If a call returns both, lse comes last.
     """
     shapes = describe(call, inputs)
     names = [SAVED_LSE if name == "lse" and SAVED_LSE in shapes else name for name in call.table("outputs")]

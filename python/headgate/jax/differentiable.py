@@ -59,7 +59,7 @@ def _function(call: Call, keeps_output: bool) -> Any:
         _refuse_gradients(call, perturbed, inputs)
         saved = _saved_outputs(call, keeps_output)
         outputs = forward(call._replace(outputs=tuple(dict.fromkeys((*call.outputs, *saved)))), inputs)
-        # Residuals must be arrays. The names of the wanted gradients are therefore the keys of a dict without values.
+        # Residuals must be arrays, not names. The names of the wanted gradients are thus keys of a dict without values.
         kept = {"inputs": inputs, "saved": {name: outputs[name] for name in saved}, "wanted": dict.fromkeys(perturbed)}
         return {name: outputs[name] for name in call.outputs}, kept
 

@@ -146,7 +146,7 @@ def _attend(call: Call, inputs: Arrays, places: Sequences, q: Array, k: Array, v
 
     rows = {"q": q.transpose(2, 0, 1, 3).reshape((queries, batch, groups, heads // groups, dim))}
     rows |= {"position": places.position, "of_query": places.of_query}
-    whole: Arrays = {}  # arrays that all queries share
+    whole: Arrays = {}  # biases, masks and key lists that all queries share
     for name in ("bias", "key_bias", "mask", "key_indices"):
         if name in inputs:
             x = _full(inputs[name])
@@ -184,12 +184,15 @@ def _sinks_by_row(inputs: Arrays, q: Array) -> Array:
 def _attend_rows(
     call: Call, slopes: Array | None, places: Sequences, rows: Arrays, k: Array, v: Array
 ) -> tuple[Array, Array, Array]:
-    """Computes attention for a block of queries, (T,B,Hkv,G,D). Results are (T,B,Hkv,G,…)."""
+    """Computes attention for a block of queries (T,B,Hkv,G,D), with G query heads per key/value head.
+
+    Results are (T,B,Hkv,G,…).
+    """
     q = rows["q"]
     groups, of_group = q.shape[2:4]
 
     def grouped(x: Array) -> Array:
-        """Splits the head dimension: (T,B,H|1,S) to (T,B,Hkv|1,G|1,S)."""
+        """Splits H query heads into Hkv key/value heads of G query heads: (T,B,H|1,S) to (T,B,Hkv|1,G|1,S)."""
         return x[:, :, :, None] if x.shape[2] == 1 else x.reshape((*x.shape[:2], groups, of_group, x.shape[3]))
 
     scale = call.option("scale")

@@ -25,5 +25,5 @@ def gated_norm(x: Array, weight: Array | None = None, gate: Array | None = None,
     call = Call(NAME, tuple(sorted(options.items())))
     arrays = checked(call, arrays)
     if options.get("gate_fn") == "none":
-        arrays.pop("gate", None)  # the call ignores the gate without a gate function
+        arrays.pop("gate", None)  # with gate_fn "none", the call ignores the gate
     return compute(call, arrays)["y"]

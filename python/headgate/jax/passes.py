@@ -45,7 +45,7 @@ def _scalar(value: int | float) -> np.int64 | np.float64:
 
 
 def _operands(call: Call, inputs: Arrays) -> list[Array]:
-    """Returns the inputs in the order of the table. If the seed is an array, it comes last."""
+    """Returns the inputs in the order of the operation's table. A dropout seed that is an array comes last."""
     ordered = [inputs[name] for name in call.table("inputs") if name in inputs]
     return [*ordered, inputs[SEED]] if SEED in inputs else ordered
 
@@ -99,7 +99,7 @@ def _elsewhere(*arrays: Array, call: Call, tree: Any) -> list[Array]:
 
 
 def _lower_elsewhere(context: Any, *operands: Any, **parameters: Any) -> Any:
-    # Removes the mesh axes of shard_map from the types. Mesh axes do not change the code of the traced program.
+    # Traces with types without the mesh axes of shard_map, which do not change the code of the program.
     types = {
         name: [jax.core.ShapedArray(x.shape, x.dtype) for x in getattr(context, name)]
         for name in ("avals_in", "avals_out")

@@ -84,7 +84,7 @@ class AddedGate:
     def _move_hook(self, attention: nn.Module, name: str) -> None:
         with _moving:
             projection = getattr(attention, name)
-            if projection is self._projection:  # another thread has moved the hook
+            if projection is self._projection:  # another thread has already moved the hook
                 return
             for module in attention.modules():
                 for key, hook in list(module._forward_hooks.items()):

@@ -65,7 +65,7 @@ def _parameter(name: str, operation: Operation) -> inspect.Parameter:
     kind = inspect.Parameter.KEYWORD_ONLY
     if name in operation.tensors:
         return inspect.Parameter(name, kind, default=None, annotation=Tensor | None)
-    if name == "threads":  # the schema has 0 where callers pass None
+    if name == "threads":  # callers pass None, which the operator's schema stores as 0
         return inspect.Parameter(name, kind, default=None, annotation=int | None)
     option = operation.options[name]
     return inspect.Parameter(name, kind, default=option.default, annotation=OPTION_TYPES[option.type])

@@ -51,7 +51,7 @@ class Saved(NamedTuple):
     max_logit: Tensor
 
 
-# Values of the operator's argument max_logit: return nothing, the largest score of each head, or that of each row.
+# Values of the operator's argument max_logit: the call returns no largest scores, one per head, or one per row.
 _NO_MAX, _HEADS, _ROWS = "none", "heads", "rows"
 
 
@@ -228,7 +228,7 @@ class _EagerAttention(EagerOperation):
 
 
 class _ExtraOutputs(NamedTuple):
-    """Selects what a call returns in addition to y. `max_logit` is the operator's argument of that name."""
+    """Tells which outputs a call returns in addition to y. `max_logit` is one of _NO_MAX, _HEADS and _ROWS."""
 
     lse: bool
     max_logit: str
@@ -240,7 +240,7 @@ class _ExtraOutputs(NamedTuple):
 
 
 def _select_extra_outputs(return_lse: bool, return_max_logit: Any) -> _ExtraOutputs | None:
-    """Returns the selection of a call. Returns None if the call returns only y."""
+    """Returns which outputs a call returns in addition to y. Returns None if it returns only y."""
     if not return_max_logit:
         return _ExtraOutputs(True, _NO_MAX) if return_lse else None
     if return_max_logit is not True and return_max_logit != _ROWS:
@@ -366,7 +366,7 @@ def _call_generally(
     if are_dtensors(tensors):
         if max_logit != _NO_MAX:
             raise ValueError(f"{NAME}: return_max_logit does not support DTensors: call it on their local tensors")
-        if options["dropout"] > 0:  # dropout depends on indices that restart in each process
+        if options["dropout"] > 0:  # dropout depends on head and sequence numbers, which each process counts from 0
             raise ValueError(f"{NAME}: dropout does not support DTensors: call it on their local tensors")
         y, lse = attend_on_dtensors(NAME, tensors, options["layout"], lambda own: _call_with_lse(own, given))
         return (y, lse) if extra_outputs else y

@@ -23,8 +23,8 @@ def register_autograd(
     error.
 
     `save(ctx, inputs, keyword_only_inputs, output)` saves what the backward pass needs, and sets ctx.options.
-    `read(ctx, *gradients of the results)` returns two lists: the first arguments of the backward operator, such as dy,
-    and the inputs, which are its next arguments.
+    `read(ctx, *gradients of the results)` returns two lists of arguments of the backward operator: the first arguments,
+    such as dy, and the inputs of the forward pass, which come next.
     """
 
     def gradients(ctx: Any, *incoming: Tensor | None) -> tuple[Tensor | None, ...]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-_BACKENDS: dict[str, Any] = {}  # key: device type
+_BACKENDS: dict[str, Any] = {}  # maps a device type, such as "cuda", to its backend
 
 
 def register(device_type: str, backend: Any) -> None:

@@ -40,9 +40,9 @@ def _is_differentiated(tensor: Tensor) -> bool:
 
 def refuse_transforms(what: str, arguments: dict[str, Any], differentiable: Container[str] = ()) -> None:
     """Raises RuntimeError if an argument has a forward-mode derivative, which PyTorch would silently lose. Also raises
-    it if torch.func differentiates an argument that is not in `differentiable`. The message names the argument, unlike
-    PyTorch's own error. In a compiled program it finds the tangents of torch.func.jvp alone, and the error causes a graph
-    break."""
+    RuntimeError if torch.func differentiates an argument that is not in `differentiable`. The message names the
+    argument, unlike PyTorch's own error. In a compiled program, only tangents of torch.func.jvp are found. The error
+    then causes a graph break."""
     compiles = torch.compiler.is_compiling()
     if compiles and eager_transforms.JVP_NESTING == 0:
         return
@@ -58,8 +58,10 @@ def refuse_transforms(what: str, arguments: dict[str, Any], differentiable: Cont
 def check_tensors(
     what: str, tensors: dict[str, Tensor | None], recorded: bool, operation: Operation = ATTENTION, nested: bool = False
 ) -> None:
-    """Checks what the kernels cannot check. All arguments must be tensors on one device, "cpu" or "meta". Gradients
-    must not be lost. Nested tensors are rejected unless `nested` is true. Errors name the function `what`.
+    """Checks that all arguments are tensors on one device, "cpu" or "meta", which the kernels cannot check.
+
+    If autograd records the call, rejects tensors whose gradient the operation does not compute. Rejects nested tensors
+    unless `nested` is true. Errors name the function `what`.
     """
     for name, tensor in tensors.items():
         if tensor is None and name not in operation.required:
@@ -103,9 +105,9 @@ def checked_options(what: str, options: dict[str, Any], operation: Operation = A
         elif value is None and kind == "float?":
             checked[name] = None
         elif value is None and name == "threads":
-            checked[name] = 0  # 0 means headgate.default_threads() in the schema
+            checked[name] = 0  # in the operator's schema, 0 means headgate.default_threads()
         elif isinstance(value, Tensor) and torch.compiler.is_compiling():
-            # This TypeError causes a graph break, and the call runs eagerly. With fullgraph=True, compilation fails.
+            # The TypeError causes a graph break, so the call runs eagerly. With fullgraph=True, compilation fails.
             raise TypeError(
                 f"{what}: {name} is a tensor but must be a number in a program that is compiled in one graph"
             )

@@ -26,23 +26,23 @@ class _Pass:
 
     def __init__(self, T: int):
         self.T = T
-        self.columns: dict[int, Tensor] = {}  # (B,C,K+T): the convolution's state before the pass, then its inputs
+        self.columns: dict[int, Tensor] = {}  # (B,C,K+T): the convolution's old state and T inputs
         self.before: dict[int, Tensor | None] = {}  # (B,Hv,D,Dv): recurrent state before the pass; None means zeros
-        self.rules: dict[int, RulePass | None] = {}  # inputs of the delta rule; None if Headgate did not compute it
+        self.rules: dict[int, RulePass | None] = {}  # inputs of the delta rule; None if other code computed it
 
 
 class _Layer(cache_utils.LinearAttentionLayer):
-    """Keeps the last passes: the newest one, and as many earlier ones as are needed to cover the last `keep` tokens."""
+    """Layer of a CroppableCache. Keeps the newest pass, and earlier ones until they cover the last `keep` tokens."""
 
     def __new__(cls, *_: Any) -> "_Layer":
         layer = super().__new__(cls)
-        attach_passes_for(layer)  # copies do not run __init__
+        attach_passes_for(layer)  # in __new__, because copy.copy() and copy.deepcopy() do not run __init__
         return layer
 
     def __init__(self, like: cache_utils.LinearAttentionLayer, keep: int):
         super().__init__(number_of_states=like.number_of_states)
         self.keep = keep
-        self.record_past = True  # makes models also call update_conv_state for passes of one token
+        self.record_past = True  # tells models to call update_conv_state even for passes of one token
         self.length = 0  # number of tokens of each sequence
         self.passes: list[_Pass] = []
         self.tails: dict[int, Tensor] = {}  # (B,C,K): copies of conv_states, which models may overwrite
@@ -91,7 +91,7 @@ class _Layer(cache_utils.LinearAttentionLayer):
     def _begin_in_place(self) -> None:
         """Begins a pass of one token for which the model did not call update_conv_state.
 
-        Such a model has written the token's column into conv_states itself. This method copies the column from there.
+        The model has itself written the token's column into conv_states. This method copies the column from there.
         """
         now = self._begin(1)
         for state_idx, state in self.conv_states.items():
@@ -149,7 +149,7 @@ class _Layer(cache_utils.LinearAttentionLayer):
             self._set_tail(state_idx, columns[..., : self.conv_kernel_size[state_idx]])
         for state_idx, before in last.before.items():
             self.recurrent_states[state_idx] = before
-            if before is None:  # the first pass began without a state
+            if before is None:  # the pass was the first one and began without a state
                 self.is_recurrent_states_initialized[state_idx] = False
         if any(before is None for before in last.before.values()):
             self.reset()

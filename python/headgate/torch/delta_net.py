@@ -51,7 +51,7 @@ class _Pass(NamedTuple):
     """The options of linear_attention."""
 
     def first_tokens(self, T: int) -> "_Pass":
-        """Returns a pass over the first T tokens of this pass."""
+        """Returns this pass shortened to its first T tokens."""
         rows = self.columns[0].shape[1] - self.T
         columns = [x[:, : rows + T] for x in self.columns]
         return _Pass(T, columns, tuple(x[:, :T] for x in self.rule), self.state, self.options)
@@ -93,7 +93,7 @@ class DeltaNetCache:
         """Drops all tokens except the first `length`. A `length` of 0 is always possible.
 
         The states are then bitwise identical to those of passes without the dropped tokens. Raises ValueError, and
-        changes nothing, if a dropped token is not in a kept pass.
+        changes nothing, if a token to drop is in a pass that the cache does not keep (see `keep`).
         """
         kept = sum(each.T for each in self._passes)
         least = self.length - kept
@@ -117,7 +117,10 @@ class DeltaNetCache:
         self.state, self.convolution, self.length = state, convolution, length
 
     def _add(self, T: int, state: Tensor, convolution: list[Tensor | None], read: _Pass | None) -> None:
-        """Completes a pass. If `read` is None, truncate() can drop neither the tokens of this pass nor earlier tokens."""
+        """Records a completed pass: its T tokens, its final states, and its inputs `read` for truncate().
+
+        If `read` is None, truncate() can drop neither the tokens of this pass nor earlier tokens.
+        """
         self._passes = [*self._passes, read] if read is not None else []
         while sum(each.T for each in self._passes[1:]) >= max(self.keep, 1):
             del self._passes[0]
@@ -126,7 +129,7 @@ class DeltaNetCache:
 
 
 class Projected(NamedTuple):
-    """Projections of the layer's input."""
+    """Holds the projections of the layer's input h."""
 
     mixed: list[Tensor]
     """Inputs of the convolution, (B,T,channels). Joined along the channels, they hold q, then k, then v."""
@@ -400,10 +403,10 @@ class GatedDeltaNet(nn.Module):
             keys = {**keys, **keys["text_config"]}
         kind = str(keys.get("weight_layout", keys.get("model_type", "")))
         layout = next((name for name in WEIGHT_LAYOUTS if kind.startswith(name)), kind)
-        # A key `precision` in a config describes the model. It is not linear_attention's argument.
+        # Skips a key `precision`: in a config it describes the model and is not linear_attention's argument.
         given = {name: keys[name] for name in _PARAMETERS if keys.get(name) is not None and name != "precision"}
         if layout == "olmo_hybrid":
-            given = {**_olmo_sizes(keys), **given, "rms_norm_eps": 1e-5}  # OLMo-Hybrid ignores the eps of its config
+            given = {**_olmo_sizes(keys), **given, "rms_norm_eps": 1e-5}  # the model ignores its config's eps
         if layout == "kimi_linear":
             given |= _kimi_sizes(keys)
         missing = [name for name in ("hidden_size", "linear_num_key_heads") if name not in given]
@@ -431,8 +434,8 @@ class GatedDeltaNet(nn.Module):
     def _convolved(
         self, mixed: list[Tensor], cache: DeltaNetCache | None, cu_seqlens: Tensor | None
     ) -> tuple[list[Tensor], list[Tensor]]:
-        """Applies the convolution. Returns q and k (B,T,Hk,D) and v (B,T,Hv,Dv). Also returns the new convolution state
-        of each part.
+        """Applies the convolution to `mixed`. Returns a list of q and k (B,T,Hk,D) and v (B,T,Hv,Dv), and a list of the
+        new state of each part's convolution.
         """
         weights = self.conv1d.weight.squeeze(1).split([part.shape[-1] for part in mixed])
         parts: list[Tensor] = []
@@ -475,12 +478,12 @@ class GatedDeltaNet(nn.Module):
 
     def _rule(self, q: Tensor) -> dict[str, Any]:
         """Returns the options of linear_attention for queries q."""
-        return {**_RULE, **precision_of(q, self.keys.get("precision", "exact"))}  # pickles of older releases lack this
+        return {**_RULE, **precision_of(q, self.keys.get("precision", "exact"))}  # older pickles lack "precision"
 
     def _pass_of(
         self, cache: DeltaNetCache, read: tuple[Tensor, ...], mixed: list[Tensor], cu_seqlens: Tensor | None
     ) -> _Pass | None:
-        """Returns the pass that the cache keeps. Returns None if cache.keep is 0 or the batch is packed."""
+        """Returns the inputs of a pass for truncate(). Returns None if cache.keep is 0 or the batch is packed."""
         if cache.keep == 0 or cu_seqlens is not None:
             return None
         rows, columns = self.conv1d.weight.shape[-1] - 1, []

@@ -99,9 +99,7 @@ class EagerOperation:
         raise NotImplementedError
 
     def without_gradient(self, result: Any, extra_outputs: Any) -> tuple[Tensor, ...]:
-        """Returns the extra outputs in `result` that are not differentiable. `extra_outputs` is the argument of
-        forward().
-        """
+        """Returns the non-differentiable tensors in `result`, which forward() returned for the same `extra_outputs`."""
         return ()
 
     def backward(self, recorded: RecordedCall, names: tuple[str, ...]) -> Any:
@@ -140,7 +138,7 @@ class EagerOperation:
         try:
             if not (recorded and _is_grad_enabled()):
                 return self.forward(named, options, extra_outputs, False)[0]
-            # All inputs in `given` are differentiable. Only a call with `arguments` needs the check.
+            # The operation has gradients for all tensors in `given`. Those in `arguments` need a check.
             if not arguments or self._has_gradients(named, options):
                 return _record((self, named, options, extra_outputs), *named.values())
         except _ERRORS as error:
@@ -199,7 +197,7 @@ class HeadgateCall(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, call: tuple[EagerOperation, Named, dict[str, Any], Any], *tensors: Tensor) -> Any:
-        operation, named, options, extra_outputs = call  # `tensors` has the values of `named`
+        operation, named, options, extra_outputs = call  # `tensors` holds the values of the dict `named`
         result, saved = operation.forward(named, options, extra_outputs, True)
         ctx.call = operation, tuple(named), options
         ctx.save_for_backward(*tensors, *saved)
@@ -226,5 +224,5 @@ class HeadgateCall(torch.autograd.Function):
         return (None, *[general[name] if name in wanted else None for name in names])
 
 
-# The base method that Function.apply calls if no torch.func transform is active. is_eager() has checked this.
+# Calls HeadgateCall without Function.apply's check for torch.func transforms, since is_eager() has excluded them.
 _record = super(torch.autograd.Function, HeadgateCall).apply

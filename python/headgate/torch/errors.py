@@ -93,7 +93,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def in_words_of(what: str, names: Mapping[str, str]) -> Callable[[Function], Function]:
-    """Returns a decorator. Errors of the decorated function name `what` and the caller's arguments, as in call_as."""
+    """Returns a decorator that calls the function by call_as(). Errors then name `what` and the caller's arguments."""
 
     def decorate(function: Function) -> Function:
         @functools.wraps(function)

@@ -15,7 +15,7 @@ from .precision import Precision, precision_of, require_precision
 from .scaled_dot_product import Refusal, attend, refusal_of
 from .switches import Handle, Switch, unsupported
 
-# State to restore: PyTorch's function, and whether PyTorch's fast path was enabled. None if the switch is off.
+# State to restore: PyTorch's function, and whether PyTorch's fast path was enabled. None without a replacement.
 _replaced: tuple[Callable[..., Tensor], bool] | None = None
 # Computes the calls that Headgate does not support.
 _original: Callable[..., Tensor] = functional.scaled_dot_product_attention
@@ -68,7 +68,7 @@ def _replacement(*arguments: Any, **named: Any) -> Tensor:
     """Replaces torch.nn.functional.scaled_dot_product_attention while use_everywhere is on."""
     bias = causal_bias_of(arguments, named)
     if bias is not None:
-        # PyTorch replaces a CausalBias by is_causal or a mask only in calls of the function that has this name.
+        # CausalBias becomes is_causal or a mask only in calls of the function that has this name in torch.
         return bias.__torch_function__(functional.scaled_dot_product_attention, (type(bias),), arguments, named)
     return _switch.call_or_fall_back(scaled_dot_product_attention, _original, arguments, named)
 
@@ -90,8 +90,8 @@ def _install() -> None:
 def _restore() -> None:
     """Restores PyTorch's function and its fast path.
 
-    Leaves torch.nn.functional unchanged if other code has replaced the function since then. That replacement may call
-    _replacement, which then forwards the call to PyTorch.
+    Leaves torch.nn.functional unchanged if other code has replaced the function after _install(). The other code's
+    function may still call _replacement, which then forwards the call to PyTorch.
     """
     global _replaced
     if _replaced is None:
@@ -123,9 +123,9 @@ def use_everywhere(on: bool = True, *, precision: Precision = "exact") -> Handle
     tensors and other subclasses, forward-mode derivatives, heads of more than 576 features, and calls that PyTorch
     itself rejects.
 
-    Code that imported the function by name before keeps PyTorch's function. During a use, that function does not
-    recognise a CausalBias. nn.TransformerEncoderLayer and nn.MultiheadAttention have a fast path that calls no Python
-    function. During a use, it is disabled.
+    Code that imported the function by name before the use keeps PyTorch's function. PyTorch's function does not
+    recognise a CausalBias during a use. nn.TransformerEncoderLayer and nn.MultiheadAttention have a fast path that
+    calls no Python function. This fast path is disabled during a use.
     """
     require_precision("use_everywhere", precision)
     if on:

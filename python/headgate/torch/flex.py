@@ -41,16 +41,16 @@ class _QueryBlock(NamedTuple):
 
 
 def _listed(numbers: Tensor | None, indices: Tensor | None, row: int, blocks: int) -> Tensor | None:
-    """Converts the list of key blocks of the query block `row` to bools (B,H,blocks), true for listed blocks.
+    """Returns a mask (B,H,blocks) of key blocks, true for those that a BlockMask lists for the query block `row`.
 
-    `numbers` and `indices` are the counts and the lists of a BlockMask.
+    `numbers` holds the lengths of the BlockMask's lists, and `indices` holds the lists.
     """
     if numbers is None:
         return None
     numbers, indices = numbers[:, :, row, None], indices[:, :, row]
     there = torch.arange(indices.shape[-1], device="cpu") < numbers
     found = torch.zeros(*indices.shape[:2], blocks + 1, dtype=torch.bool, device="cpu")
-    # Entries after the end of a list mark an extra column, which is cut off.
+    # Unused entries of `indices` set an extra column at the end, which is then cut off.
     return found.scatter_(2, torch.where(there, indices.long(), blocks), True)[..., :blocks]
 
 
@@ -106,7 +106,7 @@ def _mask_of(
         return block_mask.mask_mod(b, h, q + queries.start, columns[kv])
 
     mask = create_mask(visible, *rows, queries.stop - queries.start, columns.numel(), device="cpu")
-    for dim in (0, 1):  # stride 0: mask_mod does not read this dimension, so create_mask has expanded it
+    for dim in (0, 1):  # create_mask expands dimensions that mask_mod ignores by stride 0: keeps size 1
         mask = mask.narrow(dim, 0, 1) if mask.stride(dim) == 0 else mask
     mask = mask & partial[..., block].unsqueeze(2)
     return mask if always is None else mask | always
@@ -205,7 +205,7 @@ def _check_mask(block_mask: Any, query: Tensor, key: Tensor, value: Tensor, gate
         raise ValueError(
             f"{NAME}: block_mask is of lengths {tuple(block_mask.seq_lengths)} but query and key have {lengths}"
         )
-    # The kernel receives only parts of these tensors, so it cannot detect that a whole tensor has a wrong length.
+    # Checks the lengths of value and gate: kernel calls get only slices, whose lengths are right even if these are not.
     for name, x, rows, of in (("value", value, key.shape[2], "key"), ("gate", gate, query.shape[2], "query")):
         if x is not None and x.shape[2] != rows:
             raise ValueError(f"{NAME}: {name} has {x.shape[2]} tokens but must have {rows}, as {of} has")

@@ -13,7 +13,7 @@ from . import layer
 
 class GateFunction(NamedTuple):
     compute: Callable[[torch.Tensor], torch.Tensor]
-    has_zero: bool  # whether g(z) = 0 for some finite z; for this z, the ungated output is not a function of y
+    has_zero: bool  # whether g(z) = 0 for some finite z, where y does not determine the ungated output
 
 
 GATE_FUNCTIONS = {

@@ -185,8 +185,8 @@ PACKAGES = {
                 _gated,
                 {**_LOW_MEMORY, **_PRECISION},
             ),
-            # openfold3 calls _attention for global attention and for chunks of an MSA.
-            # Attention.forward also calls _attention if Headgate declines a call.
+            # openfold3 calls the function _attention for global attention and for chunks of an MSA.
+            # Attention.forward also calls _attention, in calls that Headgate does not support.
             Replaced("openfold3.core.model.primitives.attention:_attention", _of_openfold3, _PRECISION),
         ),
     ),

@@ -15,8 +15,9 @@ INDICES = (torch.int32, torch.int64)
 def refuse_unsupported(
     what: str, unsupported: tuple[str, ...], tensors: dict[str, Any], options: dict[str, Any], operation: Operation
 ) -> None:
-    """Raises ValueError if an argument in `unsupported` differs from its default. support.py lists these for each
-    operation.
+    """Raises ValueError if an argument in `unsupported` differs from its default.
+
+    support.py lists the unsupported arguments of each operation.
     """
     for name in unsupported:
         value = tensors.get(name) if name in operation.tensors else options.get(name)

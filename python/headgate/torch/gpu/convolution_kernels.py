@@ -144,7 +144,7 @@ def convolution_backward_sums(
             x_base, before, weight, bias, rows, channels, x_t, x_c, state_k, state_c, weight_c, weight_k, bias_c, t, C,
             K,
         )  # fmt: skip
-        # Rows after the last token must contribute 0 to the gradients, even if s is NaN or inf there.
+        # Sets ds to 0 in rows after the last token, where the sum s may be NaN or inf.
         ds = tl.where((rows < t)[:, None], ds * _gate_slope(total, "silu"), 0.0)
     if dsums is not None:
         _store_tile(dsums + (b.to(tl.int64) * T + begin) * C, rows, channels, C, 1, t, C, ds)
@@ -153,7 +153,7 @@ def convolution_backward_sums(
         tl.store(dbias + own, tl.sum(ds, 0), mask=channels < C)
     if dweight is not None:
         for j in tl.static_range(K):
-            # Also masks the product in rows after the last token: ds is 0 there, but x may be NaN or inf.
+            # Masks rows after the last token. Their ds is 0, but x may be NaN or inf, and 0 · inf is NaN.
             x_rows = _load_inputs(x_base, before, rows + (j - K + 1), channels, x_t, x_c, state_k, state_c, t, C, K)
             at = dweight + (part.to(tl.int64) * K + j) * C + channels
             tl.store(at, tl.sum(tl.where((rows < t)[:, None], ds * x_rows, 0.0), 0), mask=channels < C)

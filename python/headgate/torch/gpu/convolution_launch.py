@@ -9,7 +9,7 @@ from torch import Tensor
 from . import convolution_kernels, launch
 from .launch import Launcher, launch_kernel, on_device_of
 
-# Number of tokens and channels that a program computes, and its number of warps. Calls with few tokens use _FEW.
+# Tile (tokens, channels) of a program: _FEW for at most 16 tokens, otherwise _TILE. _WARPS: warps of a program.
 _TILE, _FEW, _WARPS = (64, 64), (16, 64), 4
 
 

@@ -9,7 +9,7 @@
 Shapes: q (B,Hq,T,D), k (B,Hkv,S,D), v (B,Hkv,S,Dv), gate z (B,Hq,T,1) or (B,Hq,T,Dv). lse and delta are (B,Hq,T) in
 f32, contiguous. Query i of a sequence sees the keys i + low to i + high among the first `seen` keys. Sums are f32. No
 kernel uses atomics, and each sum has a fixed order, so results are bitwise reproducible. Kernels compute scores in base
-2: `inner` and `outer` include the factor log2(e).
+2. A score is outer · q kᵀ, or outer · tanh(inner · q kᵀ) with a softcap, and `outer` includes the factor log2(e).
 
 This file imports nothing but Triton, so that it can be compiled and run without the rest of the package.
 """
@@ -367,11 +367,11 @@ def attention_backward_rows(
 ):  # fmt: skip
     """Computes delta, do and dgate. The other two backward kernels read delta and do.
 
-    - delta = Σ do ∘ o − dlse for each row. If the gate is multiplied, Σ do ∘ o = Σ dy ∘ y.
+    - delta = rowsum(∂o ∘ o) − dlse, with the gradient ∂o of o. If the gate is multiplied, rowsum(∂o ∘ o) is
+      rowsum(dy ∘ y).
     - do = dy ∘ g for an elementwise gate. It has the strides of y, and may be None.
-    - dgate = dy ∘ o ∘ g′ if attn, which is o, is present. Otherwise dgate = dy ∘ y ∘ g′/g. It may be None.
-
-    An added gate has the derivative dgate = dy ∘ g′.
+    - dgate may be None. For a multiplied gate, it is dy ∘ o ∘ g′ if attn, which holds o, is present. Otherwise it is
+      dy ∘ y ∘ g′/g. For an added gate, it is dy ∘ g′.
     """
     b, h, n, first, q0, t = _place_of_program(cu_seqlens_q, T, H, n_sequences, tiles, BLOCK_M)
     if first >= t:
@@ -391,7 +391,7 @@ def attention_backward_rows(
     d = row_sum
     if dlse is not None:
         d -= tl.load(dlse + at, mask=rows < t, other=0.0)
-    # A row that sees no key has no gradient. Its delta must be 0 even if its dlse is not.
+    # A row that sees no key has no gradient, so its delta is 0. Its dlse may be nonzero and must be ignored.
     natural = tl.load(lse + at, mask=rows < t, other=0.0)
     tl.store(delta + at, tl.where(natural == float("-inf"), 0.0, d), mask=rows < t)
 
@@ -439,8 +439,9 @@ def _row_factors(gate_base, first, stride_t, t, GATE: tl.constexpr, FN: tl.const
 
 @triton.jit
 def _saved_rows(lse_base, delta_base, first, t, BLOCK_M: tl.constexpr):
-    """Returns lse in base 2, and delta. In rows that see no key, lse is 0 instead of −∞. Their weights are masked
-    anyway.
+    """Returns lse in base 2 and delta of rows `first` to `first` + BLOCK_M − 1. delta is rowsum(∂o ∘ o) − dlse.
+
+    In rows that see no key, lse is 0 instead of −∞. The weights of these rows are masked.
     """
     rows = first + tl.arange(0, BLOCK_M)
     natural = tl.load(lse_base + rows, mask=rows < t, other=0.0)
@@ -459,8 +460,8 @@ def attention_backward_keys(
 ):  # fmt: skip
     """Writes dk = scale · Σ dsᵀ q and dv = Σ Pᵀ do for BLOCK_N keys of a key/value head.
 
-    Sums over the GROUP query heads of the key/value head in order. H is the number of key/value heads. With GATE
-    "headwise", the argument do is dy without the factor g. The kernel then multiplies Pᵀ and v doᵀ by g.
+    Sums over the GROUP query heads of the key/value head in order. H is the number of key/value heads. The argument do
+    is the gradient of o. With GATE "headwise", do lacks the factor g, and the kernel multiplies Pᵀ and v doᵀ by g.
     """
     b, h, n, first, k0, s = _place_of_program(cu_seqlens_k, S, H, n_sequences, tiles, BLOCK_N)
     q0, t = _sequence(n, cu_seqlens_q, T)
@@ -509,7 +510,7 @@ def attention_backward_keys(
             ds = p * (dp - delta_rows[None, :])
             if CAP:
                 ds = ds * _score_slope(product, inner, CAP)
-            ds = tl.where(p == 0.0, 0.0, ds)  # dp of a hidden key may be inf, and 0 · inf is NaN
+            ds = tl.where(p == 0.0, 0.0, ds)  # of a hidden key, dp may be inf, and 0 · inf is NaN
             dk_rows = tl.dot(ds.to(q_rows.dtype), q_rows, dk_rows, input_precision=PRECISION)
     _store_rows(
         _base(dk, b, h, k0, dk_b, dk_h, dk_t), first, dk_t, 1, s, dk_rows * scale, D, BLOCK_N, BLOCK_D
@@ -569,7 +570,7 @@ def attention_backward_queries(
         ds = p * (dp - delta_rows[:, None])
         if CAP:
             ds = ds * _score_slope(product, inner, CAP)
-        ds = tl.where(p == 0.0, 0.0, ds)  # dp of a hidden key may be inf, and 0 · inf is NaN
+        ds = tl.where(p == 0.0, 0.0, ds)  # of a hidden key, dp may be inf, and 0 · inf is NaN
         dq_rows = tl.dot(ds.to(k_rows.dtype), k_rows, dq_rows, input_precision=PRECISION)
     _store_rows(
         _base(dq, b, h, q0, dq_b, dq_h, dq_t), first, dq_t, 1, t, dq_rows * scale, D, BLOCK_M, BLOCK_D
