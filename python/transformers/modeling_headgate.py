@@ -20,49 +20,49 @@ from torch.nn import functional as F
 from transformers import DynamicCache, GenerationMixin, PretrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
 
-# In the file beside a checkpoint, CMake inserts the code of python/headgate/torch/layer.py here.
+# In the file beside a checkpoint, CMake puts the code of python/headgate/torch/layer.py in place of the next import.
 from headgate.torch.layer import GatedLayer, RMSNorm, apply_rope, rope_attention_factor, rope_frequencies
 
 # Defaults of keys that are missing in config.json.
 DEFAULTS = {
-    "norm_kind": "plain",  # allowed: plain or zero_centred
-    "norm_placement": "pre",  # allowed: pre, sandwich or post (with post, linear-attention layers use pre)
-    "qk_norm": "per_head",  # allowed: per_head, all_heads or none
+    "norm_kind": "plain",  # whether norms multiply by their weight w (plain) or by 1 + w (zero_centred)
+    "norm_placement": "pre",  # place of norms: pre, sandwich or post; with post, linear-attention layers use pre
+    "qk_norm": "per_head",  # RMSNorm of q and k: per_head, all_heads or none
     "partial_rotary_factor": 1.0,
-    "gate_site": "none",  # allowed: none, g1 (attention output), g2 (v), g3 (k), g4 (q) or g5 (output of W_o)
-    "gate_grain": "elementwise",  # allowed: elementwise, headwise or head_shared
-    "gate_source": "input",  # allowed: input or parameter
+    "gate_site": "none",  # place of the gate: none, g1 (attention output), g2 (v), g3 (k), g4 (q) or g5 (W_o output)
+    "gate_grain": "elementwise",  # gate per feature (elementwise) or head (headwise), or shared by heads (head_shared)
+    "gate_source": "input",  # origin of the gate's logits: a projection of the layer's input, or a parameter
     "gate_fn": "sigmoid",
-    "gate_op": "mul",  # allowed: mul or add
-    "gate_bias": "none",  # allowed: none or bias
-    "gate_layout": "separate",  # allowed: separate; per_query_head, per_group and trailing put the gate into q_proj
-    "attention_output_control": "none",  # allowed: none, head_rmsnorm or output_silu
-    "attention_sinks": "none",  # allowed: none, learned_sinks or off_by_one
-    "attention_qkv_bias": "none",  # allowed: none or learned
-    "attention_window": 0,  # number of keys that a query sees; 0: all; with layer_types, only for sliding layers
+    "gate_op": "mul",  # whether the gate is multiplied (mul) or added (add)
+    "gate_bias": "none",  # bias of the gate's projection: none or bias
+    "gate_layout": "separate",  # gate in gate_proj (separate), or rows in q_proj (per_query_head, per_group, trailing)
+    "attention_output_control": "none",  # norm or activation of attention's output: none, head_rmsnorm or output_silu
+    "attention_sinks": "none",  # sink logit of each head: none, learned (learned_sinks) or 0 (off_by_one)
+    "attention_qkv_bias": "none",  # biases of q_proj, k_proj and v_proj: none or learned
+    "attention_window": 0,  # number of keys that a query sees, 0 for all; with layer_types, only in sliding layers
     "attention_out_bias": False,
-    "rope_scaling_type": "none",  # allowed: none, linear, llama3 or yarn
+    "rope_scaling_type": "none",  # scaling of RoPE's frequencies: none, linear, llama3 or yarn
     "rope_scaling_factor": 1.0,
     "rope_low_freq_factor": 1.0,
     "rope_high_freq_factor": 4.0,
     "rope_original_seq_len": 8192,
-    "rope_truncate": True,  # for yarn
-    "rope_attention_factor": 0.0,  # used by yarn; 0: 0.1 ln(rope_scaling_factor) + 1
+    "rope_truncate": True,  # whether yarn rounds the range of scaled frequencies to whole indices
+    "rope_attention_factor": 0.0,  # yarn's factor of rotated features; 0 means 0.1 ln(rope_scaling_factor) + 1
     "layer_types": None,  # type of each layer: full_attention, sliding_attention or linear_attention
-    "attention_scale": 0.0,  # scale of the scores; 0: 1 / sqrt(head_dim)
+    "attention_scale": 0.0,  # factor of the scores; 0 means 1 / sqrt(head_dim)
     "embedding_scale": 1.0,
-    "mlp_activation": "silu",  # allowed: silu or gelu_tanh
-    "sliding_num_attention_heads": 0,  # number of query heads in sliding layers; 0: as in other layers
-    "sliding_rope_theta": 0.0,  # base of RoPE in sliding layers; 0: the same RoPE as in other layers
-    "sliding_partial_rotary_factor": 1.0,  # fraction of features that RoPE rotates; requires sliding_rope_theta > 0
-    "sliding_rope_scaled": False,  # whether to scale RoPE as in other layers; requires sliding_rope_theta > 0
+    "mlp_activation": "silu",  # activation of the MLP: silu or gelu_tanh
+    "sliding_num_attention_heads": 0,  # number of query heads in sliding layers; 0 means as in other layers
+    "sliding_rope_theta": 0.0,  # base of RoPE in sliding layers; 0 means the same RoPE as in other layers
+    "sliding_partial_rotary_factor": 1.0,  # share of features that RoPE rotates; read if sliding_rope_theta > 0
+    "sliding_rope_scaled": False,  # whether to scale RoPE as in other layers; read if sliding_rope_theta > 0
     "linear_num_key_heads": 0,
     "linear_num_value_heads": 0,
     "linear_key_head_dim": 128,
     "linear_value_head_dim": 128,
     "linear_conv_kernel_dim": 4,
     "linear_beta_scale": 1.0,
-    "linear_norm_eps": 0.0,  # 0: rms_norm_eps
+    "linear_norm_eps": 0.0,  # eps of the norm after linear attention; 0 means rms_norm_eps
 }
 
 

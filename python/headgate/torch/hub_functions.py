@@ -49,10 +49,9 @@ def _refuse_unknown(what: str, given: dict[str, Any], harmless: dict[str, str]) 
 
 
 def sequences_of_rows(what: str, batch: int, tokens: int, given: dict[str, Any]) -> Tensor | None:
-    """Returns cu_seqlens (N+1) of the packed batch that consists of all rows. Returns None if the call has no sequence
-    boundaries.
+    """Returns cu_seqlens (N+1) of the packed batch that consists of all rows. Returns None if each row is one sequence.
 
-    `given` are the model's arguments, which give the boundaries by one of the names SEQUENCES.
+    `given` holds the arguments of the call. SEQUENCES names the arguments that give the boundaries of sequences.
     """
     *begins, numbers = (given.get(name) for name in SEQUENCES)
     for each in begins:
@@ -67,8 +66,10 @@ def sequences_of_rows(what: str, batch: int, tokens: int, given: dict[str, Any])
 
 
 def _are_known(*tensors: Any) -> bool:
-    """Returns whether Headgate supports these arguments. All must be dense floating-point tensors on the CPU, with
-    supported derivatives. The first must have a dtype in DTYPES.
+    """Returns whether Headgate supports these tensors.
+
+    All must be dense floating-point tensors on the CPU, without forward-mode tangents, and not differentiated by
+    torch.func. The first must have a dtype in DTYPES.
     """
     if not all(isinstance(t, Tensor) and t.device.type == "cpu" and t.layout == torch.strided for t in tensors):
         return False
@@ -80,7 +81,7 @@ def _are_known(*tensors: Any) -> bool:
 
 
 def _as_dtype_or_f32(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """Converts `x` to float32 unless its dtype is float32 or `dtype`. Kernels accept both with tensors of `dtype`."""
+    """Converts `x` to float32 unless its dtype is float32 or `dtype`, the two dtypes that kernels accept for `x`."""
     return x if x.dtype in (dtype, torch.float32) else x.float()
 
 
@@ -110,10 +111,10 @@ class RulePass(NamedTuple):
     """Holds the inputs and options of a call of recurrent_rule, from which its final state can be recomputed."""
 
     inputs: list[Tensor]  # q, k, v, decay and beta, (B,T,·,·)
-    options: dict[str, Any]  # arguments of linear_attention
+    options: dict[str, Any]  # keyword arguments of linear_attention, such as scale and state
 
     def first_tokens(self, T: int) -> "RulePass":
-        """Returns a RulePass over the first T tokens of this pass."""
+        """Returns a RulePass with only the first T tokens, which recomputes the state after them."""
         return RulePass([x[:, :T] for x in self.inputs], self.options)
 
     @torch.no_grad()
@@ -141,8 +142,8 @@ def attach_passes_for(owner: Any) -> None:
 def _attach_pass(state: Tensor, found: RulePass) -> None:
     """Attaches a RulePass to a final state.
 
-    A state with a RulePass keeps the inputs of its pass in memory. Therefore, this function first removes the RulePass
-    of this thread's previous call if take_pass() has not done so.
+    First removes the RulePass that this thread's previous call has attached, if take_pass() has not removed it. This
+    frees memory, since a RulePass holds the inputs of its call.
     """
     before = getattr(_last, "state", lambda: None)()
     if before is not None:
@@ -216,8 +217,8 @@ def recurrent_rule(
     y, state = found if output_final_state else (found, None)
     if state is not None and begins is None and not torch.compiler.is_compiling() and _pass_owners:
         if not state.requires_grad:
-            # The state before the pass may have a RulePass of the previous pass. detach() returns a tensor without it.
-            # Without detach(), each RulePass would keep all earlier passes in memory.
+            # detach() returns the initial state as another tensor, without the RulePass of an earlier call.
+            # Otherwise each RulePass would hold the previous RulePass, and all inputs would stay in memory.
             own = {**options, "state": states[0].detach()} if states else options
             _attach_pass(state, RulePass(read, own))
     return y.view(value.shape), state

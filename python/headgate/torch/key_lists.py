@@ -14,14 +14,13 @@ from .checks import shape_of
 class KeyLists(NamedTuple):
     """Lists of the keys that each query sees.
 
-    The query heads are divided into G groups of Hq/G consecutive heads. Each query has one list per group. An entry is
-    the index of a block of `block` keys: entry e lists the keys e * block to e * block + block - 1. An entry of -1
-    lists no key.
+    The query heads form G groups of Hq/G consecutive heads. Each query has one list of K entries per group. An entry e
+    stands for `block` consecutive keys, from key e * block on. An entry of -1 stands for no key.
     """
 
     entries: Tensor  # (B,G,T,K), int32 or int64
     block: int
-    keys: int  # number of keys, S
+    keys: int  # number of keys S, listed or not
 
     def rules(self, keys: int, kv_heads: int) -> dict[str, Any]:
         """Converts the lists to arguments of gated_attention, for a call with only the first `keys` keys.
@@ -38,13 +37,13 @@ class KeyLists(NamedTuple):
     def in_sequences(self, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor) -> "KeyLists":
         """Returns the lists for a packed batch, in which all B·T queries form one row. Requires `block` = 1.
 
-        The entries of this object are indices of keys in their row. Entries of the result are indices within the
-        query's sequence. Keys of other sequences become -1.
+        The entries of this object count keys within a row of the batch. The entries of the result count keys within the
+        query's sequence. An entry for a key of another sequence becomes -1.
         """
         B, G, T, K = self.entries.shape
         queries = torch.arange(B * T, device=self.entries.device)
         sequence = torch.searchsorted(cu_seqlens_q[1:].contiguous(), queries.to(cu_seqlens_q.dtype), right=True)
-        sequence = sequence.clamp(max=len(cu_seqlens_q) - 2)  # keeps the index in range even if the bounds are invalid
+        sequence = sequence.clamp(max=len(cu_seqlens_q) - 2)  # keeps the index in range if cu_seqlens is invalid
         begin, end = (cu_seqlens_k[n].view(B, 1, T, 1) for n in (sequence, sequence + 1))
         key = self.entries + self.keys * torch.arange(B, device=begin.device).view(B, 1, 1, 1)
         own = (self.entries >= 0) & (key >= begin) & (key < end)
@@ -55,7 +54,7 @@ class KeyLists(NamedTuple):
         """Returns the lists as a mask (B,1|heads,T,keys) of the first `keys` keys, true for visible keys."""
         size = -(-keys // self.block)
         listed = torch.where((self.entries < 0) | (self.entries >= size), size, self.entries).long()
-        # Entries that name none of these keys mark an extra column, which is cut off.
+        # Entries of -1, and blocks after the first `keys` keys, set an extra last column, which is then cut off.
         found = torch.zeros(*listed.shape[:-1], size + 1, dtype=torch.bool, device=listed.device)
         found = found.scatter_(-1, listed, True)[..., :size]
         if self.block > 1:

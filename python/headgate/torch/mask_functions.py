@@ -63,8 +63,10 @@ def is_causal(mask_function: MaskFunction, window: int | None) -> bool:
 
 
 def numbers_of(mask_function: MaskFunction, window: int | None) -> Tensor | None:
-    """Returns the sequence number of each token, (B,T), if `mask_function` is transformers' mask for packed causal rows
-    with this window. Returns None for any other function, which may hide more keys.
+    """Returns the sequence number (B,T) of each token that a mask function of transformers reads.
+
+    `mask_function` must be transformers' mask for packed causal rows with this window. Returns None for any other
+    function, which may hide more keys.
     """
     parts: tuple[Any, ...] = getattr(mask_function, "headgate_parts", ())
     if len(parts) != 2:

@@ -273,7 +273,7 @@ class GatedAttention(GatedLayer):
             _require_fusable(variant, keys)
         super().__init__(SimpleNamespace(**{**keys, "num_key_value_heads": Hkv, "head_dim": D}))
         self.variant, self.keys = variant, keys
-        self._frequencies = rope_frequencies(self.config, "cpu")  # no buffer: .bfloat16() would round it
+        self._frequencies = rope_frequencies(self.config, "cpu")  # not a buffer, which .bfloat16() would round
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

@@ -11,7 +11,7 @@ from torch import nn
 MATRIX, PARAMETER = "attention_gate", "gate"
 # Name of the gate's matrix in files of older releases. MLPs also have a matrix of this name.
 OLD_MATRIX = "gate_proj"
-# Holds the values that hooks of an attention module pass to other hooks of the same call:
+# Holds the values that hooks of an attention module pass to each other within one call of the module:
 #
 # - `gate_logits` holds the logits of the module's gate.
 # - `pending_gate` is the pair (module, gate arguments for the kernel).

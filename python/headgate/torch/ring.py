@@ -152,8 +152,7 @@ class _GradientReduction:
         self.sent = self.received = None
 
     def add(self, own: Tensor) -> Tensor | None:
-        """Adds this rank's gradients of the current shard to the sum from the previous rank. Sends the new sum to the
-        next rank.
+        """Adds the gradients `own` of the current shard to the sum of earlier ranks. Sends the sum to the next rank.
 
         The last call returns the complete sum for this rank's own shard. All other calls return None.
         """
@@ -164,7 +163,7 @@ class _GradientReduction:
             own += self.received
         self.done += 1
         last = self.done == self.visited_shards
-        # The last sum goes to the owner of the shard, visited_shards - 1 ranks back.
+        # Sends the last sum to the rank that owns the shard: the rank visited_shards - 1 before this one.
         self.sent, self.received = own, torch.empty_like(own) if self.received is None else self.received
         self.works = self.ring.exchange(own, self.received, GRADIENTS_TAG, 1 - self.visited_shards if last else 1)
         if not last:
@@ -370,13 +369,14 @@ def _make_plan(ranks: int, length: int, sharding: str, rules: Rules, by_position
         plan = Plan(ranks, length, sharding, rules)
     except ValueError as error:
         raise ValueError(f"{NAME}: {error}") from None
-    # Without rules that depend on positions, one block per shard is enough.
+    # One block per shard suffices without causality, windows, key_lengths and ALiBi slopes, which depend on positions.
     return plan if by_position else Plan(ranks, length, "contiguous", rules)
 
 
 def _make_call(ring: Ring, sharding: str, tensors: dict[str, Tensor | None], options: dict[str, Any]) -> Call:
-    """Returns the Call, or raises an error for invalid arguments. Lets the kernels check the arguments in a call with
-    zero tokens.
+    """Returns the settings of a call. Raises an error for invalid arguments.
+
+    Calls the kernels with zero tokens, so that they check the arguments.
     """
     layout = options["layout"]
     _require_shards(tensors, layout)
@@ -425,7 +425,7 @@ def _prepare(
     others: dict[str, Any],
     recorded: bool,
 ) -> tuple[Call, dict[str, str]]:
-    """Returns the Call, and the values that must be equal on every rank. Casts `tensors` under autocast."""
+    """Returns a call's settings, and the values that must be equal on every rank. Casts `tensors` under autocast."""
     _refuse_others(others)
     check_tensors(NAME, tensors, recorded)
     options = {**DEFAULTS, **checked_options(NAME, options)}
@@ -495,13 +495,13 @@ def ring_attention(
     tensors = {"q": q, "k": k, "v": v, "gate": detach_unused(gate, arguments)}
     tensors |= {name: arguments.pop(name, None) for name in INPUTS}
     options = {name: arguments.pop(name) for name in DEFAULTS if name in arguments}
-    refuse_transforms(NAME, {**tensors, **options})  # must raise before ranks communicate
+    refuse_transforms(NAME, {**tensors, **options})  # raises an error before ranks communicate
     refuse_all_transforms(NAME)
     recorded = torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in tensors.values())
     call, refusal, facts = None, None, {}
     try:
         call, facts = call_as(NAME, {}, _prepare, ring, sharding, tensors, options, arguments, recorded)
-    except Exception as error:  # agree() raises the error on all ranks
+    except Exception as error:  # agree() raises this rank's error on all ranks
         refusal = error
     agree(NAME, group, facts, refusal)
     keep_attn = recorded and gate is not None and keeps_output(**call.gating)

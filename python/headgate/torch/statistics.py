@@ -29,9 +29,9 @@ Sizes = dict[str, Any]
 class _Figure(NamedTuple):
     """Describes a result of an operator.
 
-    - letters: its dimensions
+    - letters: the letters of its dimensions
     - is_index: whether it holds indices
-    - enabled_by: the argument that adds it to the default outputs. "" means that it is always a default output. None
+    - enabled_by: the argument that adds it to the default outputs. "" means that it always is a default output. None
       means that it never is.
     """
 
@@ -41,8 +41,9 @@ class _Figure(NamedTuple):
 
 
 def _selecting(rows: dict[str, Any], tensors: list[str], numbers: dict[str, int], first: str, unread: str) -> Operation:
-    """Returns the arguments of a function that computes statistics of an operation. `rows` are the tables of the
-    operation.
+    """Returns the arguments of a function that computes statistics of an operation.
+
+    `rows` holds the tables of the operation. The result differs from the operation's own arguments:
 
     - Adds the required tensor `first` before the inputs, unless `first` is "".
     - Omits the input `unread`, unless `unread` is "".

@@ -41,7 +41,7 @@ class Handle:
         self.off()
 
     def off(self) -> None:
-        """Ends this handle. Restores the library's functions if no other handle is on."""
+        """Ends this handle. Restores the other library's functions if no handle of the switch is on any more."""
         self._switch.end(self)
 
     def __repr__(self) -> str:

@@ -31,8 +31,9 @@ def are_dtensors(tensors: dict[str, Tensor | None]) -> bool:
 
 
 def _shared_dim(part: str, name: str, x: Tensor, layout: str) -> int | None:
-    """Returns the dimension along which a tensor is sharded if the work is divided by `part`. Returns None if each
-    process needs the whole tensor.
+    """Returns the dimension along which tensor `name` is sharded. Returns None if each process needs the whole tensor.
+
+    `part` tells how the work is divided along a mesh dimension: _BATCH, _HEADS or _ALL.
     """
     if part == _ALL:
         return None

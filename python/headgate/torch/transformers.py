@@ -51,7 +51,7 @@ __all__ = ["WatchCallback", "register", "unregister"]
 
 try:
     from transformers.utils.output_capturing import _active_collector
-except ImportError:  # older versions of transformers
+except ImportError:  # older versions of transformers lack this module
     _active_collector = None  # type: ignore[assignment]
 
 NAME = "headgate"
@@ -59,7 +59,7 @@ INSTEAD = "use attn_implementation='eager'"
 """Advice at the end of error messages."""
 COMPUTING_MODELS = ("bigbird_pegasus", "deepseek_v4", "gemma4_audio")
 """Models whose code does arithmetic on the mask. They need the floating-point mask of eager attention."""
-# Maps argument names of gated_attention to those of the attention interface.
+# Maps argument names of gated_attention to the names that transformers' attention interface uses.
 ARGUMENTS = {
     "q": "query",
     "k": "key",
@@ -114,8 +114,10 @@ class KeyMask(NamedTuple):
         raise AttributeError(_own_code(f"reads '{name}' of"))
 
     def __getitem__(self, index: Any) -> Any:
-        """Returns the mask of the last queries, to which the same rules apply. Gemma 4 computes some layers only for
-        these.
+        """Returns this mask if `index` selects the last queries. Rejects other indices, and masks of packed sequences.
+
+        The rules align the last query with the last key, so they describe the mask of the last queries too. Gemma 4
+        computes some layers only for the last queries.
         """
         whole = slice(None)
         if isinstance(index, tuple) and len(index) == 4 and (*index[:2], index[3]) == (whole, whole, whole):
@@ -176,7 +178,7 @@ def make_mask(
             config=config,
             **given,
         )
-    # Sparse-attention models with an index read elements of their masks, so the masks must be tensors.
+    # Models whose indexer selects keys read elements of their masks, so these masks must be tensors.
     read = getattr(config, "index_topk", None) or "indexed_attention" in (getattr(config, "layer_types", None) or ())
     allow_is_causal_skip = allow_is_causal_skip and not read
     tracing = torch.compiler.is_compiling()
@@ -186,7 +188,7 @@ def make_mask(
     aligned = isinstance(q_offset, int) and q_offset + q_length == kv_offset + kv_length
     ruled = numbers is not None or (allow_is_causal_skip and mask_functions.is_causal(mask_function, local_size))
     if not (ruled and aligned):
-        # Gemma 4 cuts masks to the rows of its last queries. Without a mask, these would count as the first queries.
+        # Gemma 4 cuts its mask to the last queries. Without a mask, these would be taken for the first queries.
         allow_is_causal_skip = allow_is_causal_skip and not getattr(config, "num_kv_shared_layers", None)
         return sdpa_mask(
             batch_size,
@@ -363,9 +365,9 @@ def _add_lists(rules: dict[str, Any], lists: list[KeyLists], heads: int, key: Te
 
 
 def _are_bounds(begins_q: Tensor | None, begins_k: Tensor | None) -> bool:
-    """Returns whether both arguments bound the same number of sequences, at least one.
+    """Returns whether both arguments are cu_seqlens (N+1) with the same N of at least 1.
 
-    gated_attention rejects all other bounds.
+    gated_attention rejects all other arguments.
     """
     if begins_q is None or begins_k is None:
         return False

@@ -29,7 +29,7 @@ FUNCTIONS = tuple(GATE_FUNCTIONS)
 
 @dataclass(frozen=True)
 class GateVariant:
-    """The keys of config.json that select a gate, a control or a sink."""
+    """Holds the keys of config.json that select a gate, a control of attention's output, or sinks."""
 
     gate_site: Site = "none"
     gate_grain: Grain = "elementwise"
@@ -108,8 +108,9 @@ KEYS = tuple(field.name for field in fields(GateVariant))
 
 
 def _leading_word(text: str, taken: dict[str, str]) -> tuple[str, str] | None:
-    """Returns (key, word) for the longest word in WORDS with which `text` begins. Skips keys in `taken`. Returns None
-    if `text` begins with no such word.
+    """Returns the key and the value that `text` begins with. WORDS lists the values of each key.
+
+    Prefers the longest value. Skips keys in `taken`. Returns None if `text` begins with no value.
     """
     found = [
         (key, word)

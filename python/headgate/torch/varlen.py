@@ -14,7 +14,7 @@ from .errors import call_as
 from .foreign_arguments import refuse_other_aux
 
 NAME = "varlen_attn"
-# Maps argument names of gated_attention to those of varlen_attn.
+# Maps argument names of gated_attention to the names that varlen_attn uses.
 _ARGUMENTS = {
     "q": "query",
     "k": "key",
@@ -121,7 +121,7 @@ def varlen_attn(
         rules["scale"] = scale
     if seqused_k is not None:
         rules["key_lengths"] = seqused_k
-        if block_table is None:  # aligns the last query with the last key in use, as for pages
+        if block_table is None:  # aligns the last query with the last used key, as with a block_table
             rules["query_offsets"] = seqused_k - cu_seq_q.diff().to(seqused_k.dtype)
     if block_table is not None:
         key, value = _paged(key, value, block_table, seqused_k)

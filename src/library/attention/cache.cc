@@ -45,7 +45,7 @@ std::int64_t member_bytes(const CacheShape& s, const Member& m) {
   return (bytes + kAlignment_bytes - 1) / kAlignment_bytes * kAlignment_bytes;
 }
 
-/// Returns the bytes of one sequence's unrounded rows: its first keys and values.
+/// Returns the bytes of one sequence's unrounded rows: its first keys and values, not rounded to int8.
 std::size_t unrounded_bytes(const CacheShape& s) {
   std::int64_t bytes = static_cast<std::int64_t>(dtype_bytes(s.whole_dtype)) * (s.head_dim + s.value_dim);
   for (const std::int64_t n : {s.kv_heads, s.whole_first}) {
@@ -141,8 +141,8 @@ BasicTensorView<Void> rows_of(const BasicTensorView<Void>& view, std::int64_t pa
   return part;
 }
 
-/// Returns views of one sequence's unrounded rows, which `memory` holds.
-/// Keys have shape (1,Hkv,F,D) and values (1,Hkv,F,Dv).
+/// Returns views of one sequence's unrounded rows: the first F keys (1,Hkv,F,D) and values (1,Hkv,F,Dv).
+/// `memory` holds the keys, followed by the values.
 template <typename Byte>
 auto unrounded_rows(Byte* memory, const CacheShape& s) {
   const Shape k{1, s.kv_heads, s.whole_first, s.head_dim}, v{1, s.kv_heads, s.whole_first, s.value_dim};
@@ -382,13 +382,14 @@ void KvCache::append(std::span<const std::int64_t> sequences, const ConstTensorV
   }
 }
 
-/// Returns how many first rows of the sequence the cache still stores unrounded.
-/// This number is whole_first, or less if slide() has dropped some of these rows.
+/// Returns how many of the sequence's first keys and values are stored unrounded, in addition to int8.
+/// The number is whole_first, or less if slide() has dropped some of these rows.
 std::int64_t KvCache::whole_rows(const Tokens& of) const {
   return of.dropped == 0 ? shape_.whole_first : std::min(shape_.whole_first, of.dropped_at);
 }
 
-/// Sets k_first and v_first of a batch. All sequences get batch.first rows, the largest whole_rows() of any sequence.
+/// Sets k_first and v_first of a batch: the first keys and values of its sequences, in a floating-point type.
+/// All sequences get batch.first rows, the largest whole_rows() of any sequence.
 /// A sequence with fewer unrounded rows gets dequantized int8 rows for the rest.
 /// All rows are then f64, in which scale · row is exact.
 void KvCache::place_first_rows(CacheBatch& batch, std::span<const std::int64_t> sequences) const {

@@ -14,8 +14,8 @@
 
 namespace headgate {
 
-/// Records which route computed each sequence of a call, and why preferred routes declined.
-/// A route is one of the backend's algorithms, such as "tiles" or "few_queries".
+/// Records which route (algorithm of the backend, such as "tiles" or "few_queries") computed each sequence of a call.
+/// Also records why preferred routes declined.
 struct CallReport {
   /// Counts the sequences that took the same route for the same reasons.
   struct Group {
@@ -37,7 +37,7 @@ std::string report_line(const char* operation, const Problem& problem, const Att
 /// Measures the time of a call and prints its report if HEADGATE_VERBOSE is on.
 class ReportedCall {
  public:
-  /// Starts the clock. If HEADGATE_VERBOSE is on, sets problem.report, so that the backend records its routes.
+  /// Starts the clock. If HEADGATE_VERBOSE is on, sets problem.report, in which the backend records routes.
   /// The arguments must outlive the object.
   ReportedCall(const char* operation, Problem& problem, const AttentionOptions& options)
       : operation_(operation), problem_(problem), options_(options) {

@@ -271,8 +271,8 @@ def backward(
 ) -> Gradients:
     """Returns the gradients `wanted`. dy and dlse are the gradients of y and lse.
 
-    attn is the output before the gate. It is required if gate_op is "add". It is also required if the gate function g
-    is 0 for some z, because y / g(z) is then undefined.
+    attn is the output before the gate. It is required if gate_op is "add", or if the gate function g is 0 for some z.
+    In the latter case, y / g(z) is undefined.
     """
     q, layout, gate = inputs.q, options.layout, inputs.gate
     # Hooks of saved tensors may change the strides of y, lse and attn.
@@ -299,8 +299,8 @@ def backward(
             **strides("dgate", dgate, layout),
         )
         upstream = dy if do is None else do
-        # The next two kernels multiply dy by the factor of a headwise gate. An added gate has no factor.
-        # The factor of an elementwise gate is already in `do`.
+        # The next two kernels need the gradient of the ungated output. It is `do` = dy ∘ g for an elementwise gate g.
+        # For a headwise gate g, the kernels get dy and multiply it by g. For an added gate, the gradient is dy.
         scaled = call.gate == "headwise" and options.gate_op == "mul"
         shared = {"do": upstream, "lse": lse, "delta": delta, **strides("do", upstream, layout)}
         shared |= {"GATE": "headwise" if scaled else "none", "gate": gate if scaled else None}

@@ -68,7 +68,10 @@ def _load_decays(
 
 @triton.jit
 def _decays(g):
-    """Returns G, γ and η in the shape of g. Also returns γ_C as a column vector, which scales the rows of the state."""
+    """Returns G, γ = exp(G), η = exp(G_C − G), and γ_C for decays g of a chunk. G holds the sums of g up to each token.
+
+    γ_C is a column vector, which scales the rows of the state.
+    """
     sums = tl.cumsum(g, 0)
     whole = tl.sum(g, 0)
     return sums, tl.exp(sums), tl.exp(whole[None, :] - sums), tl.exp(whole)[:, None]
@@ -82,7 +85,7 @@ def _row(x, i, C: tl.constexpr):
 
 @triton.jit
 def _products(x, y, sums, C: tl.constexpr, FEATURES: tl.constexpr, PRECISION: tl.constexpr):
-    """Returns ⟨x, y⟩, with 0 above the diagonal.
+    """Returns the decayed products ⟨x, y⟩_ij of the tokens of a chunk, with 0 for j > i. `sums` is G.
 
     Computes exp(G_i − G_j), not exp(G_i) · exp(−G_j), since exp(−G_j) may overflow.
     """
@@ -103,9 +106,9 @@ def _products(x, y, sums, C: tl.constexpr, FEATURES: tl.constexpr, PRECISION: tl
 def _through_products(
     dproducts, x, y, sums, C: tl.constexpr, BLOCK_D: tl.constexpr, FEATURES: tl.constexpr, PRECISION: tl.constexpr
 ):
-    """Returns the gradients dx of x and dy of y. dproducts is the gradient of ⟨x, y⟩, and must be 0 above the diagonal.
+    """Returns the gradients dx of x and dy of y, from the gradient `dproducts` of the decayed products ⟨x, y⟩.
 
-    The gradient of G is x ∘ dx − y ∘ dy.
+    dproducts must be 0 above the diagonal. The gradient of G, the sums of decays, is x ∘ dx − y ∘ dy.
     """
     rows = tl.arange(0, C)
     if FEATURES:
@@ -287,14 +290,14 @@ def linear_backward_states(
         dy_rows = scale * dy_rows
         g = _load_decays(decay_base, c, decay_t, decay_d, t, D, C, BLOCK_D, FEATURES)
         sums, gamma, eta, gamma_c = _decays(g)
-        # Differentiates y = scale ((γ ∘ q) S + P u) and S' = γ_C ∘ S + (η ∘ k)ᵀ u.
+        # Backward pass of the output y = scale ((γ ∘ q) S + P u) and of the next state S' = γ_C ∘ S + (η ∘ k)ᵀ u.
         p = _products(q_rows, k_rows, sums, C, FEATURES, PRECISION)
         du = tl.dot(tl.trans(p), dy_rows, input_precision=PRECISION)
         du = tl.dot(eta * k_rows, of_chunk, du, input_precision=PRECISION)
         before = tl.dot(tl.trans(gamma * q_rows), dy_rows, gamma_c * of_chunk, input_precision=PRECISION)
         dv_rows = du
         if DELTA:
-            # Differentiates u = (1 + A)⁻¹ β (v − (γ ∘ k) S).
+            # Backward pass of the delta rule u = (1 + A)⁻¹ β (v − (γ ∘ k) S).
             b_rows = _load_column(beta_base, c, beta_t, t, C, 1.0)
             kk = _products(k_rows, k_rows, sums, C, FEATURES, PRECISION)
             inverse = _inverse(tl.where(rows[:, None] > rows[None, :], b_rows[:, None] * kk, 0.0), C)
@@ -382,7 +385,7 @@ def linear_backward_chunks(
     decay_base = _base_if_there(decay, b, h, begin, decay_b, decay_h, decay_t)
     g = _load_decays(decay_base, c, decay_t, decay_d, t, D, C, BLOCK_D, FEATURES)
     sums, gamma, eta, gamma_c = _decays(g)
-    # Differentiates y = scale ((γ ∘ q) S + P u) and S' = γ_C ∘ S + (η ∘ k)ᵀ u.
+    # Backward pass of the output y = scale ((γ ∘ q) S + P u) and of the next state S' = γ_C ∘ S + (η ∘ k)ᵀ u.
     dq_rows = gamma * dq_rows
     dk_rows = eta * dk_rows
     dwhole = tl.sum(dk_rows * k_rows, 0)[:, None] + gamma_c * passed_on[:, None]
@@ -392,7 +395,8 @@ def linear_backward_chunks(
     dk_rows += dk_pairs
     dsums = dq_rows * q_rows
     if DELTA:
-        # Differentiates u = (1 + A)⁻¹ β (v − (γ ∘ k) S). The rows of A come from β ∘ k, its columns from k.
+        # Backward pass of the delta rule u = (1 + A)⁻¹ β (v − (γ ∘ k) S).
+        # The rows of A come from β ∘ k, its columns from k.
         b_rows = _load_column(_base_if_there(beta, b, h, begin, beta_b, beta_h, beta_t), c, beta_t, t, C, 1.0)
         reading = b_rows[:, None] * k_rows
         da = tl.where(rows[:, None] > rows[None, :], da, 0.0)

@@ -18,14 +18,15 @@ def watch(model: Any, figures: Any = None, *, rows: Any = None, gates: Any = Non
     The model's outputs and gradients stay bitwise identical. Each attention call is measured in O(T) memory. CUDA
     tensors are measured on their device, in blocks of queries. Names and definitions are those of `headgate eval`.
 
-    figures: keys of headgate.torch.watch.figures.FIGURES, or "all". None selects the default figures.
+    figures: keys of the metrics to measure, or "all". headgate.torch.watch.figures.FIGURES lists them. None selects the
+        default metrics.
     rows: positions of queries. seen.rows holds the attention weights of these queries on all keys. The weights of a
         layer come from its last call that has such queries.
     gates: {module name: function}. The function receives the module's output, and returns the gate (B,T,H,D or 1).
     blocks: names of modules that return the residual stream. By default, these are the modules in lists of layers.
 
-    Raises ValueError for unknown figures, and for rows that are not whole numbers from 0 on. Raises AttributeError for
-    unknown modules.
+    Raises ValueError for unknown keys in `figures`, and for `rows` that are not whole numbers from 0 on. Raises
+    AttributeError for unknown modules.
     """
     from .handle import Watch
 

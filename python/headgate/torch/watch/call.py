@@ -21,17 +21,17 @@ class AttentionCall:
     v: Tensor | None = None  # (B,Hkv,S,Dv)
     scale: float | None = None  # None means 1/sqrt(D)
     softcap: float = 0.0
-    causal: bool = False  # position of query i is i + S - T
+    causal: bool = False  # whether queries see no later keys; query i is at position i + S - T
     window: int | None = None  # number of keys that a query sees, including its own; requires `causal`
     slides: bool = False  # whether the layer has a window, even if the window hides no key in this call
     mask: Tensor | None = None  # (B|1,H|1,T|1,S) bool, true for visible keys
     listed: Tensor | None = None  # (B|1,Hq|1,T,S) bool: keys that an indexer selected; not used to find sequences
     bias: Tensor | None = None  # (B|1,Hq|1,T|1,S), added to the scores
-    sinks: Tensor | None = None  # (Hq) or (B|1,Hq,T): sink logits
-    cu_seqlens: Tensor | None = None  # (N+1) over the B·T tokens of all rows
+    sinks: Tensor | None = None  # (Hq) or (B|1,Hq,T): sink logits of heads, or of heads and queries
+    cu_seqlens: Tensor | None = None  # (N+1): first token of each sequence, counted over the B·T tokens of all rows
     cross: bool = False  # whether the keys belong to another sequence than the queries
-    kind: str = "causal"  # label: causal, bidirectional or cross
-    positions: Tensor | None = None  # (b,T): positions of queries; set if a cache may have dropped the first keys
+    kind: str = "causal"  # kind of attention in results: causal, bidirectional or cross
+    positions: Tensor | None = None  # (B|1,T): positions of queries; set if a cache may lack the first keys
 
     def __post_init__(self) -> None:
         if self.scale is None:
@@ -40,7 +40,7 @@ class AttentionCall:
             self.kind = "cross"
 
     def kernel_arguments(self) -> dict[str, Any]:
-        """Returns the rules as arguments of headgate.attention_forward, except for cu_seqlens."""
+        """Returns options, mask, bias and sinks as arguments of headgate.attention_forward. Omits cu_seqlens."""
         rules: dict[str, Any] = {"scale": self.scale, "softcap": self.softcap}
         if self.causal:
             rules["causality"] = "causal"
@@ -69,15 +69,15 @@ def both(a: Tensor | None, b: Tensor | None) -> Tensor | None:
 class Geometry:
     """Holds the position of each query, and the first key of its sequence.
 
-    b is B, or 1 if all rows of the batch have the same values. t is T, or 1 if all queries have the same values.
+    A dimension is 1 where all rows of the batch, or all queries, have the same values.
     """
 
-    own_key: Tensor  # (b,T): index of the key at each query's position; S, which is no key, in cross-attention
-    first: Tensor  # (b,t): first visible key of the query's sequence
-    not_padding: Tensor  # (b,T) bool: whether the query is a token, not padding
-    after_first: Tensor  # (b,T) bool: whether the query is a token, but not the first of its sequence
-    sees_first: Tensor  # (b,T) bool: whether windows leave the first key visible
-    keys: Tensor  # (b,T): number of visible keys
+    own_key: Tensor  # (B|1,T): index of the key at each query's position; S, which is no key, in cross-attention
+    first: Tensor  # (B|1,T|1): index of the first visible key in each query's sequence
+    not_padding: Tensor  # (B|1,T) bool: whether each query is a real token, not padding
+    after_first: Tensor  # (B|1,T) bool: whether each query is a real token, and not the first of its sequence
+    sees_first: Tensor  # (B|1,T) bool: whether each query sees the key `first`, which a window may hide
+    keys: Tensor  # (B|1,T): number of keys that each query sees; ignores `window` unless an indexer selected keys
     sequence: Tensor | None = None  # (B,T): index of each token's sequence; None if each row is one sequence
 
 
@@ -114,7 +114,7 @@ def _geometry_of(call: AttentionCall) -> Geometry:
     - Cross-attention: the first key is the first one that any query of the row sees. Queries have no position among the
       keys.
 
-    Windows affect only `sees_first`.
+    The field `window` affects only `sees_first`.
     """
     (B, _, T, _), S, device = call.q.shape, call.k.shape[2], call.q.device
     t, s = torch.arange(T, device=device)[None], torch.arange(S, device=device)[None]
@@ -124,7 +124,7 @@ def _geometry_of(call: AttentionCall) -> Geometry:
     if call.causal and (call.cross or dense):
         earlier = s[:, None] <= at[..., None]
         mask = earlier if mask is None else mask & earlier
-    near = call.window if call.causal and call.window is not None else S + 1  # the window, or more than any distance
+    near = call.window if call.causal and call.window is not None else S + 1  # the window; S + 1 hides no key
     if call.cross or (dense and T != S):
         seen = torch.ones(1, 1, S, dtype=torch.bool, device=device) if mask is None else mask
         first = seen.any(1).int().argmax(-1, keepdim=True)

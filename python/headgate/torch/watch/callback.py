@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Logs the figures of watch() in transformers' Trainer."""
+"""Logs the metrics of watch() in transformers' Trainer."""
 
 import functools
 import os
@@ -12,22 +12,22 @@ from .log import RunLog, evaluation_of
 
 
 class WatchCallback(TrainerCallback):
-    """Watches every n-th step of a Trainer, and logs the figures under "watch/".
+    """Watches every n-th step of a Trainer, and logs the metrics under names that begin with "watch/".
 
         WatchCallback(every=50).add_to(trainer)
 
-    With add_to(), figures reach log_history and the reporters (TensorBoard, W&B, …). With Trainer(callbacks=[…]), they
-    reach only log_history, since a callback does not know its trainer.
+    With add_to(), the metrics reach log_history and the reporters (TensorBoard, W&B, …). With Trainer(callbacks=[…]),
+    they reach only log_history, since a callback does not know its trainer.
 
     every: number of steps from one watched step to the next. The first step is watched.
     probe: a batch to measure instead of the training batch. The uncompiled model runs on this batch without gradients
         and in evaluation mode.
-    by_layer: whether to also log the figures of each layer.
-    log: a directory for metrics.jsonl, which `headgate compare` and headgate.runs read. The file receives the figures,
+    by_layer: whether to also log the metrics of each layer.
+    log: a directory for metrics.jsonl, which `headgate compare` and headgate.runs read. The file receives the metrics,
         the loss, learning rate and gradient norm that the trainer logs, and the loss of evaluations.
     watch_options: arguments of headgate.torch.watch.
 
-    Combines the figures of all ranks. Raises ValueError for every < 1.
+    Combines the metrics of all ranks. Raises ValueError if `every` is less than 1.
     """
 
     def __init__(
@@ -50,8 +50,9 @@ class WatchCallback(TrainerCallback):
         self._run = None if log is None else RunLog(log)
 
     def add_to(self, trainer: Trainer) -> "WatchCallback":
-        """Adds the callback to a trainer, through which it logs figures. If a training step raises an error, stops the
-        watch.
+        """Adds the callback to a trainer. The callback then logs metrics through this trainer.
+
+        If a training step raises an error, the callback stops its watch.
         """
         self.trainer = trainer
         trainer.add_callback(self)
@@ -96,7 +97,7 @@ class WatchCallback(TrainerCallback):
         found = {f"watch/{key}": value for key, value in seen.scalars(by_layer=self.by_layer).items()}
         if self.trainer is not None:
             due = control.should_log
-            Trainer.log(self.trainer, found)  # skips log() of a subclass, which may add figures and clear them
+            Trainer.log(self.trainer, found)  # not a subclass's log(), which may add its own metrics and clear them
             control.should_log = due  # log() has cleared should_log, but the loss is not logged yet
         else:
             state.log_history.append({**found, "step": state.global_step})

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The figures of watch(), one row each. Figures that `headgate eval` also has share their name and definition with it.
+"""Lists the metrics ("figures") that watch() measures, one Figure each.
+
+`headgate eval` has some of these metrics, with the same names and definitions.
 
 Letters: B sequences, H heads, T queries, t and j indices of a query and a key, w softmax weights.
 """
@@ -22,12 +24,13 @@ SINK_THRESHOLD = 0.3
 
 @dataclass(frozen=True)
 class Figure:
-    """Describes a figure.
+    """Describes a metric.
 
-    - read: returns the figure's values for a sample: one for each query (B,H,T), or sums (H) with their divisors. If
-      `is_maximum`, returns the maximum of each head (H), with or without its place (H,3).
-    - derived_from: key of another figure from whose values this figure is computed. Such a figure has no `read`.
-    - finish: computes the figure from means of heads, which are pooled over calls.
+    - read: computes the metric for a sample, such as one attention call. Returns one value for each query (B,H,T), or
+      sums (H) and the numbers of their terms. If `is_maximum`, returns the maximum of each head (H), alone or with its
+      sequence, token and channel (H,3).
+    - derived_from: the key of another metric, from whose mean this metric is computed. `read` is then None.
+    - finish: a function of each head's mean over all calls. It returns the metric. None means the mean itself.
     """
 
     key: str
@@ -40,7 +43,7 @@ class Figure:
     of_heads: bool = True
     is_maximum: bool = False
     of_first_token: bool = False  # undefined in layers whose window hides the first token
-    of_powers: bool = False  # whether `finish` takes the means of x, x², x³ and x⁴
+    of_powers: bool = False  # true if `finish` gets the means of x, x², x³ and x⁴ instead of one mean
     by_default: bool = True
 
 
@@ -79,8 +82,9 @@ def _of_vectors(name: str, compute: Callable[[TokenVectors], Any]) -> Callable[[
 
 
 def _int8_figures(word: str, of: str, source: str, reader: Callable[[Callable[..., Any]], Any]) -> list[Figure]:
-    """Returns the figures for the errors of rounding vectors to int8. `reader` converts a function of TokenVectors to a
-    function for Figure.read.
+    """Returns metrics of the relative error when vectors are rounded to int8.
+
+    `reader` converts a function of TokenVectors to a function for Figure.read.
     """
     one, each = f"int8_{word}_per_tensor", f"int8_{word}_per_token"
     scale = "with one scale, max abs(x) / 127, for each sequence"
@@ -271,8 +275,9 @@ BY_KEY = {figure.key: figure for figure in FIGURES}
 
 
 def select_figures(figures: Any) -> tuple[Figure, ...]:
-    """Returns the figures with the given keys. None selects the default figures, "all" selects all. Raises ValueError
-    for an unknown key.
+    """Returns the metrics with the given keys. None selects the default metrics, and "all" selects all metrics.
+
+    Raises ValueError for an unknown key.
     """
     if figures is None:
         return tuple(figure for figure in FIGURES if figure.by_default)

@@ -35,7 +35,7 @@ READ_ERRORS = (ValueError, TypeError, RuntimeError, NotImplementedError, Attribu
 """Errors that unexpected calls may raise while they are read. The handle then records why it does not measure the
 call."""
 PLACE = ("sequence", "token", "channel")
-"""Keys of the place of a maximum."""
+"""Names of the three indices that locate a maximum."""
 
 
 @dataclass
@@ -51,7 +51,7 @@ def _figures_of(value: Tensor) -> list[float | None]:
 
 
 class Watch:
-    """Watches a model between start() and stop(), or in a `with` block. Entering a block clears earlier figures."""
+    """Measures a model between start() and stop(), or in a `with` block. Entering a block clears earlier results."""
 
     def __init__(
         self, model: nn.Module, figures: Any = None, *, rows: Any = None, gates: Any = None, blocks: Any = None
@@ -80,7 +80,7 @@ class Watch:
         self.reset()
 
     def reset(self) -> None:
-        """Clears all figures."""
+        """Clears all measurements."""
         self._sums: dict[str, LayerSums] = {}
         self._ran: set[str] = set()
         self._elsewhere: set[str] = set()
@@ -94,7 +94,7 @@ class Watch:
         self.linear_heads: dict[str, tuple[int, int, int]] = {}
         self.seen_calls = 0
 
-    # -- on and off
+    # -- start and stop
 
     def start(self) -> None:
         """Starts to watch: installs the hooks and observers. stop() removes them."""
@@ -200,7 +200,7 @@ class Watch:
             is_outermost = not self._stack
             crosses = any(kwargs.get(key) is not None for key in CROSS_ARGUMENTS)
             before = self._padding
-            # A decoder that reads an encoder's tokens has a separate mask. The model's mask belongs to the encoder.
+            # Uses the decoder's own mask if it reads an encoder's tokens: the model's mask then belongs to the encoder.
             if is_outermost or (crosses and not any(outer for _, outer in self._stack)):
                 self._padding = _padding_of(forward, args, kwargs)
             self._stack.append((module, crosses))
@@ -302,9 +302,7 @@ class Watch:
     def record_attention(
         self, layer: Layer, described: tuple[AttentionCall, Tensor | None] | None, own_lse: Tensor | None = None
     ) -> None:
-        """Adds the figures of a softmax attention call. own_lse is the log-sum-exp if Headgate's kernels have computed
-        it.
-        """
+        """Measures a softmax attention call. own_lse is its log-sum-exp if Headgate's kernels have computed it."""
         if described is None:
             return
         try:
@@ -314,7 +312,7 @@ class Watch:
             self.miss(layer, error)
 
     def observe_attention(self, layer: Layer, describe: Callable[[], tuple[AttentionCall, Tensor | None]]) -> None:
-        """Describes a call of softmax attention, and adds the call's figures to those of the layer."""
+        """Measures a softmax attention call of a layer. `describe` returns the AttentionCall and the gate."""
         self.record_attention(layer, self.try_describe(layer, describe))
 
     def _add_attention(self, layer: Layer, call: AttentionCall, gate: Tensor | None, own_lse: Tensor | None) -> None:
@@ -350,7 +348,7 @@ class Watch:
         T, S = call.q.shape[2], call.k.shape[2]
         at = self._queries.to(call.q.device) - (0 if call.cross else S - T)
         at = at[(at >= 0) & (at < T)]
-        # If this call has none of the queries, keeps the rows of an earlier call, such as that of the prompt.
+        # Keeps the rows of an earlier call, such as that of the prompt, if this call has none of the chosen queries.
         if len(at) == 0 and layer.name in self.rows:
             return
         lse = lse[:, :, at, None]
@@ -386,9 +384,9 @@ class Watch:
                 self.rows[layer.name] = linear.hidden_weights(call, at).float()
 
     def _padding_for(self, B: int, T: int) -> Tensor | None:
-        """Returns the mask (B,T) of real tokens among the last T tokens. Returns None if there is no padding mask.
+        """Returns the padding mask (B,T) of the last T tokens, true for real tokens. Without a mask, returns None.
 
-        The model's mask also covers tokens in a cache.
+        The model's mask begins with the tokens that are already in a cache. These are cut off.
         """
         padding = self._padding
         return None if padding is None or padding.shape[0] != B or padding.shape[1] < T else padding[:, -T:]
@@ -402,7 +400,7 @@ class Watch:
         return iter(self._names.items())
 
     def add_gate(self, name: str, source: str, gate: Tensor) -> None:
-        """Adds the figures of a gate (B,H,T,·)."""
+        """Measures a gate (B,H,T,·) of module `name`. `source` is the metrics' source, such as "gate"."""
         sums = self._sums.setdefault(name, LayerSums("gate"))
         gate = gate.detach()
         if gate.numel() == 0:
@@ -423,7 +421,7 @@ class Watch:
 
     @torch.no_grad()
     def observe_block(self, name: str, out: Any) -> None:
-        """Adds the figures of a block's output."""
+        """Measures the output of a block."""
         if not self.is_measuring():
             return
         x = out[0] if isinstance(out, (tuple, list)) and out else getattr(out, "last_hidden_state", out)
@@ -481,9 +479,7 @@ class Watch:
         return found
 
     def _values(self, name: str, figure: Figure) -> tuple[Tensor | None, float | None]:
-        """Returns a figure of one module: the values of its heads, and the value of the layer. Undefined values are
-        None.
-        """
+        """Returns a metric of one module: of its heads, and of the whole layer. Either is None if it is undefined."""
         sums = self._sums[name]
         key = figure.derived_from or figure.key
         if figure.is_maximum:
@@ -511,10 +507,11 @@ class Watch:
 
     @property
     def layers(self) -> list[dict[str, Any]]:
-        """Holds a dict for each module with an attention call or a gate: "module", "kind" and the figures.
+        """Holds a dict for each module with an attention call or a gate: "module", "kind" and the metrics.
 
-        "kind" is causal, bidirectional, cross, linear or gate. The figures of a block's output are in the dict of the
-        first such module within the block. If a block has no such module, it has a separate dict of kind "block".
+        "kind" is causal, bidirectional, cross, linear or gate. The metrics of a block's output are in the dict of the
+        block's first module with an attention call or a gate. Without such a module, the block has its own dict, of
+        kind "block".
         """
         found: list[dict[str, Any]] = []
         blocks = [name for name in self._modules() if self._sums[name].kind == "block"]
@@ -550,8 +547,8 @@ class Watch:
     def scalars(self, *, by_layer: bool = True) -> dict[str, float]:
         """Returns {key: value} of the model. With by_layer, adds {"key/module": value} of its layers.
 
-        The value of the model is the mean over its layers, or their maximum if the figure is a maximum. Layers of
-        cross-attention are not included. Figures without a value are omitted.
+        The value of the model is the mean over its layers, or their maximum if the metric is a maximum. Layers of
+        cross-attention are not included. Metrics without a value are omitted.
         """
         found: dict[str, float] = {}
         layers = self.layers
@@ -565,12 +562,13 @@ class Watch:
         return found
 
     def log(self, directory: str | os.PathLike[str], step: int, **figures: Any) -> None:
-        """Appends a record to metrics.jsonl in a directory, which `headgate compare` and headgate.runs read. The record
-        holds the figures of this handle, and the given figures of the step, such as loss=, lr=, grad_norm= and tokens=.
-        If there are several ranks, only one of them must call this.
+        """Appends a record to metrics.jsonl in a directory, which `headgate compare` and headgate.runs read.
+
+        The record holds the metrics of this handle. It also holds the given values of the step, such as loss=, lr=,
+        grad_norm= and tokens=. With several ranks, only one rank may call this.
 
         The first step is 1. If a step is recorded twice, as in a resumed run, readers use the later record. Raises
-        ValueError for unknown figures.
+        ValueError for unknown names of values.
         """
         run = RunLog(directory)
         run.add(step, figures, evaluation_of(self))
@@ -598,17 +596,17 @@ class Watch:
 
     @property
     def gate_histograms(self) -> dict[str, Tensor]:
-        """Counts (H,20) of each module's gates in 20 equal bins of [0, 1]. Requires the figure "gate_histogram".
+        """Counts (H,20) of each module's gates in 20 equal bins of [0, 1]. Requires the metric "gate_histogram".
 
         Gates outside of [0, 1] count in the nearest bin.
         """
         return {name: self._sums[name].histogram for name in self._modules() if self._sums[name].histogram is not None}
 
     def pool_ranks(self, group: Any = None) -> "Watch":
-        """Combines the figures of all ranks of a torch.distributed group. Every rank must call this once, and gets the
-        result.
+        """Combines the metrics of all ranks of a torch.distributed group.
 
-        Means are averaged with their counts as weights. Maxima are replaced by the largest one.
+        Every rank must call this once, and gets the combined metrics. Means are weighted with the numbers of their
+        terms. A maximum becomes the largest maximum of any rank.
         """
         import torch.distributed as dist
 
@@ -650,7 +648,7 @@ def in_backward() -> bool:
 
 @contextlib.contextmanager
 def _plain_tensor_operations(device_type: str) -> Iterator[None]:
-    """Turns off autocast and __torch_function__ within a `with` block. The latter affects modes and tensor subclasses."""
+    """Turns off autocast, function modes and __torch_function__ of tensor subclasses within a `with` block."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(torch._C.DisableTorchFunction())
         if torch.amp.autocast_mode.is_autocast_available(device_type):
@@ -659,7 +657,7 @@ def _plain_tensor_operations(device_type: str) -> Iterator[None]:
 
 
 def _padding_of(forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
-    """Returns the mask of real tokens (B,T) among a model's arguments. Returns None if there is no such mask."""
+    """Returns the padding mask (B,T) among a model's arguments, true for real tokens. Without a mask, returns None."""
     mask = kwargs.get("attention_mask")
     if mask is None and len(args) > 1:
         with contextlib.suppress(TypeError, ValueError):

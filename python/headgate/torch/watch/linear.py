@@ -62,7 +62,7 @@ def install(watch: "Watch") -> Callable[[], None]:
 
 
 def of_rule(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Converts a call of a delta rule of transformers to arguments of linear_attention in layout "bthd"."""
+    """Converts a call of a delta-rule function of transformers to arguments of linear_attention in layout "bthd"."""
     bound = inspect.signature(function).bind(*args, **kwargs)
     named = dict(bound.arguments)
     for parameter in bound.signature.parameters.values():
@@ -109,9 +109,10 @@ def continues(call: dict[str, Any]) -> bool:
 
 
 def sample_of(call: dict[str, Any], padding: Tensor | None, outputs: list[str]) -> LinearSample:
-    """Returns the vectors and numbers of a call from which figures are computed.
+    """Returns the sample of a linear attention call from which metrics are computed.
 
-    padding (B,T) is true at tokens that are no padding. None means that there is no padding.
+    `padding` (B,T) is true for real tokens. None means that there is no padding. `outputs` names the statistics to
+    compute.
     """
     B, T = call["q"].shape[:2]
     device = call["q"].device
@@ -152,7 +153,7 @@ def arguments_of(call: dict[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any
 def _statistics(call: dict[str, Any], not_padding: Tensor | None, outputs: list[str]) -> dict[str, Tensor]:
     """Returns statistics of the implicit attention weights, (B,Hv,T).
 
-    If `not_padding` marks padding, packs only the real tokens. Results at padding are then 0.
+    If `not_padding` (B,T) is false at some tokens, packs only the real tokens. The statistics of padding are 0.
     """
     if call["q"].device.type != "cpu":
         raise ValueError("the weights hidden in linear attention are computed for CPU tensors only")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the figures of watch() to records of metrics.jsonl, which `headgate compare` and headgate.runs read."""
+"""Writes the metrics of watch() to records of metrics.jsonl, which `headgate compare` and headgate.runs read."""
 
 import json
 import math
@@ -18,9 +18,9 @@ COUNTS = ("tokens",)
 STEP_FIGURES = ("loss", "loss_bits_per_byte", "grad_norm", "lr", "tokens_per_second", "mfu", *COUNTS)
 """Keys of a training step in a record, as in records of `headgate train`."""
 EVALUATION_FIGURES = ("loss_nats", "bits_per_byte", "perplexity")
-"""Keys of an evaluation in a record, in addition to the figures of watch()."""
+"""Keys of an evaluation in a record, in addition to the metrics of watch()."""
 OTHER_NAMES = {"hidden_first_token": "hidden_first_token_share"}
-"""Maps names of figures in watch() to different names in records."""
+"""Maps names of metrics in watch() to different names in records."""
 
 
 def _number(name: str, value: Any) -> float | int | None:
@@ -39,7 +39,7 @@ def _named(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def evaluation_of(seen: "Watch") -> dict[str, Any]:
-    """Returns the "eval" entry of a record: a handle's figures of the model and of each layer."""
+    """Returns the "eval" entry of a record: the metrics of the model and of each layer, measured by a handle."""
     layers, key = seen.layers, "massive_activation"
     found = seen.scalars(by_layer=False)
     largest = next((row for row in layers if key in found and row.get(key) == found[key]), {})
@@ -48,8 +48,9 @@ def evaluation_of(seen: "Watch") -> dict[str, Any]:
 
 
 def record_of(step: Any, figures: dict[str, Any], evaluation: dict[str, Any]) -> dict[str, Any]:
-    """Returns the record of a step. Raises ValueError for unknown figures, invalid steps, and values that are not
-    numbers.
+    """Returns the record of a training step: the step, the given values `figures`, and the metrics `evaluation`.
+
+    Raises ValueError for an invalid step, an unknown name in `figures`, and a value that is no number.
     """
     if not is_whole(step) or step < 1:
         raise ValueError(f"watch: log: step is {step!r} but must be a whole number from 1 on")
@@ -63,7 +64,7 @@ def record_of(step: Any, figures: dict[str, Any], evaluation: dict[str, Any]) ->
 
 
 class RunLog:
-    """Writes the metrics.jsonl of a run's directory. Collects the figures of a step, and writes one record per step."""
+    """Writes the metrics.jsonl of a run's directory. Collects the values of a step, and writes one record per step."""
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
         self.path = Path(directory) / "metrics.jsonl"
@@ -72,7 +73,7 @@ class RunLog:
         self._evaluation: dict[str, Any] = {}
 
     def add(self, step: int, figures: dict[str, Any], evaluation: dict[str, Any] | None = None) -> None:
-        """Adds figures to the record of a step. If the step is new, first writes the record of the previous step."""
+        """Adds values to the record of a step. If the step is new, first writes the record of the previous step."""
         if step != self._step:
             self.flush()
         self._step = step

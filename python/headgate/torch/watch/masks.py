@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Converts masks of attention calls to rules: causality, a window, a mask of keys, and a bias.
+"""Converts masks of attention calls to rules: causality, a window, a remaining mask, and a bias.
 
 Kernels skip the keys that causality or a window hides. This halves the cost of causal attention.
 """
@@ -11,9 +11,10 @@ from torch import Tensor
 
 
 class Rules(NamedTuple):
-    """Expresses a mask by fields of AttentionCall. `mask` holds the part that the other fields cannot express.
+    """Describes a mask by the fields of AttentionCall with the same names.
 
-    If that part is the same for all queries and heads, `mask` is (B|1,1,1,S).
+    `mask` holds the part of the mask that the other fields cannot express. It is (B|1,1,1,S) if that part is the same
+    for all queries and heads.
     """
 
     causal: bool = False
@@ -36,9 +37,9 @@ def split_bias(mask: Tensor) -> tuple[Tensor | None, Tensor | None]:
 
 
 def find_rules(visible: Tensor | None, bias: Tensor | None, T: int, S: int, window: int | None) -> Rules:
-    """Finds the rules that a mask (B|1,H|1,T|1,S), true for visible keys, follows.
+    """Finds causality and a window in a mask `visible` (B|1,H|1,T|1,S), which is true for visible keys.
 
-    This reads the elements of the mask. Only masks on CPUs are analysed. Other masks are returned unchanged.
+    Reads the elements of masks on CPUs. Returns masks on other devices unchanged.
     """
     if visible is None or visible.shape[-2] == 1 or visible.device.type != "cpu" or visible.shape[1] != 1 or T > S:
         return Rules(mask=visible, bias=bias)
@@ -73,13 +74,13 @@ def _dense(block_mask: Any, T: int, S: int) -> Tensor:
 
 
 class MaskCache:
-    """Caches the rules of each mask during a forward pass, because all layers get the same masks."""
+    """Caches the Rules of each mask during a forward pass, in which all layers get the same masks."""
 
     def __init__(self) -> None:
         self._found: dict[tuple, tuple[Any, Rules]] = {}
 
     def rules(self, mask: Any, T: int, S: int, window: int | None) -> Rules:
-        """Returns the rules of a mask, which may have three types:
+        """Returns the Rules of a mask of one of three types:
 
         - bool tensor (…,T|1,S): true for visible keys
         - floating-point tensor: added to the scores

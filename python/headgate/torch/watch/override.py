@@ -21,18 +21,18 @@ from .transformers import call_of
 from .wrapping import Wrapped
 
 WORDS = ("closed", "open", "mean_gate", "no_first_token", "sink_logit")
-"""Names of changes. override() of headgate.torch describes them."""
+"""Names of changes to attention. headgate.torch.override() describes them."""
 OF_GATES = ("open", "mean_gate")
 
 
 class Change(NamedTuple):
     word: str
-    head: int | None  # None means all heads
+    head: int | None  # number of the changed head; None means all heads of the layer
     value: float = 0.0
 
 
 def changes_of(model: nn.Module, given: dict[Any, Any]) -> dict[nn.Module, list[Change]]:
-    """Returns the changes of each attention module. Raises ValueError for an unknown layer or word."""
+    """Returns the changes for each attention module. Raises ValueError for an unknown layer or name of a change."""
     names = {
         name: module for name, module in model.named_modules() if LOOKS_LIKE_ATTENTION.search(type(module).__name__)
     }

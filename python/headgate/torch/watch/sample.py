@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Holds samples from which figures are computed: attention calls, linear attention calls, and outputs of blocks."""
+"""Holds samples from which metrics are computed: attention calls, linear attention calls, and outputs of blocks."""
 
 import math
 from collections.abc import Callable
@@ -18,7 +18,7 @@ BLOCK_ELEMENTS = 1 << 20
 
 @dataclass
 class AttentionSample:
-    """An attention call with its statistics. `gate` (B,Hq,T,1|Dv) is the gate of its outputs. None means unknown."""
+    """An attention call with its statistics. `gate` (B,Hq,T,1|Dv) multiplies the outputs. None means no known gate."""
 
     call: AttentionCall
     geometry: Geometry
@@ -111,9 +111,7 @@ class TokenVectors:
         return self.x.abs().amax(-1).double()
 
     def largest(self) -> tuple[Tensor, Tensor]:
-        """Returns the largest absolute value (H) of each head, and its place (sequence, token, channel) as integers
-        (H,3).
-        """
+        """Returns the largest absolute value of each head (H), and its sequence, token and channel (H,3)."""
         H, T = self.x.shape[1:3]
         found = self._largest.masked_fill(~self.not_padding[:, None], -math.inf).transpose(0, 1)
         at = found.flatten(1).argmax(-1)
@@ -122,8 +120,9 @@ class TokenVectors:
         return found[head, sequence, token], torch.stack((sequence, token, channel), -1)
 
     def _squared_distances(self, scale: Tensor | None = None) -> Tensor:
-        """Returns ‖x - x̂‖² (B,H,T) in f64, where x̂ is s · round(x / s) with the scales s (b,H,t). Without scales, x̂
-        is 0.
+        """Returns ‖x - x̂‖² (B,H,T) in f64, where x̂ = s · round(x / s) and s (B|1,H,T|1) is `scale`.
+
+        Without a scale, x̂ = 0.
         """
         B, H, T, D = self.x.shape
         scales = None if scale is None else torch.where(scale == 0, 1.0, scale).expand(B, H, T)[..., None]
@@ -141,7 +140,7 @@ class TokenVectors:
     def _errors(self, scaled: Tensor) -> Tensor:
         """Returns the squared errors (B,H,T) of rounding to int8 with one scale for each sequence and head.
 
-        The scale is the largest magnitude of the tokens for which `scaled` (B|1,T) is true, divided by 127.
+        The scale is the largest absolute value in the tokens for which `scaled` (B|1,T) is true, divided by 127.
         """
         sizes = torch.where(scaled[:, None], self._largest, 0.0)
         sequence = (self.not_padding & ~self.after_first).cumsum(-1)[:, None].expand_as(sizes)  # index of the sequence

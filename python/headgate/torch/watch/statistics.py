@@ -50,11 +50,13 @@ def _as_rows(x: Tensor, call: AttentionCall) -> Tensor:
 def by_kernels(
     call: AttentionCall, geometry: Geometry, wanted: set[str], own_lse: Tensor | None = None
 ) -> dict[str, Tensor]:
-    """Returns "lse" and those of "row_max", "entropy" and "distance" that are in `wanted`, each (B,Hq,T) in f64.
+    """Computes "lse", and the statistics in `wanted`, each (B,Hq,T) in f64, with Headgate's kernels.
 
-    own_lse is the log-sum-exp of the call if it is known: (B,Hq,T), or (1,Hq,B·T) for packed sequences. "distance"
-    requires a call without sinks. It is computed as the mean of own - key, which is the mean distance only with
-    causality.
+    `wanted` may contain "row_max", "entropy" and "distance". own_lse is the log-sum-exp of the call if it is known:
+    (B,Hq,T), or (1,Hq,B·T) for packed sequences.
+
+    "distance" is the mean of p_i - j over the keys j of query i at position p_i. It is the mean distance only if no
+    query sees later keys. It requires a call without sinks.
     """
     if "distance" in wanted and call.q.element_size() < 4:  # 16-bit types would round large positions
         call = AttentionCall(**{**call.__dict__, "q": call.q.float(), "k": call.k.float()})
@@ -80,7 +82,7 @@ def by_kernels(
 
 
 def by_blocks(call: AttentionCall, geometry: Geometry, wanted: set[str]) -> dict[str, Tensor]:
-    """Like by_kernels, but computes "distance" as the mean of |own - key|, which does not require causality."""
+    """Computes what by_kernels() computes, in blocks of queries. "distance" is the mean of |p_i - j| for any mask."""
     B, Hq, T, _ = call.q.shape
     S, device = call.k.shape[2], call.q.device
     block = max(1, BLOCK_ELEMENTS // (B * Hq * S))
@@ -116,13 +118,14 @@ def by_blocks(call: AttentionCall, geometry: Geometry, wanted: set[str]) -> dict
 def statistics_of(
     call: AttentionCall, geometry: Geometry, wanted: set[str], own_lse: Tensor | None = None
 ) -> dict[str, Tensor]:
-    """Returns "lse" and those of "row_max", "entropy", "distance" and "entropy_of_keys" that are in `wanted`.
+    """Computes "lse" and the statistics in `wanted`, each (B,Hq,T) in f64.
 
-    Each is (B,Hq,T) in f64. own_lse is the log-sum-exp of the call if it is known.
+    `wanted` may contain "row_max", "entropy", "distance" and "entropy_of_keys". own_lse is the log-sum-exp of the call
+    if it is known.
     """
     if call.sinks is not None and wanted & OF_KEYS:
-        # Computes statistics of keys without the sink.
-        # If the sink took nearly all weight, rounding errors would exceed the weights of the keys.
+        # Computes statistics of the weights on keys in a call without the sink.
+        # If the sink takes nearly all weight, rounding errors would otherwise exceed the keys' weights.
         of_keys = statistics_of(replace(call, sinks=None), geometry, wanted & OF_KEYS)
         return of_keys | statistics_of(call, geometry, wanted - OF_KEYS, own_lse)
     if "entropy_of_keys" in wanted:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pools the figures of a layer over calls, micro-batches and ranks. Nothing is copied from a device before scalars()."""
+"""Sums the metrics of a layer over calls, micro-batches and ranks. Nothing is copied from a device before scalars()."""
 
 from dataclasses import dataclass, field
 
@@ -9,8 +9,9 @@ from torch import Tensor
 
 @dataclass
 class LayerSums:
-    """Holds the figures of a layer by key. A mean is stored as the sum and the count (H) of the values of each head. A
-    maximum is stored as the largest value (H) of each head.
+    """Holds the metrics of a layer by key, as tensors (H) with an element per head.
+
+    A mean is stored as the sum of its values in `sums` and their number in `counts`. A maximum is stored in `maxima`.
     """
 
     kind: str
@@ -19,7 +20,7 @@ class LayerSums:
     maxima: dict[str, Tensor] = field(default_factory=dict)
     places: dict[str, Tensor] = field(default_factory=dict)  # (H,3): sequence, token and channel of each maximum
     histogram: Tensor | None = None  # (H,20)
-    hidden: Tensor | None = None  # number of queries from which a window hides the first token
+    hidden: Tensor | None = None  # number of queries that do not see the first token of their sequence
 
     def add(self, key: str, total: Tensor, count: Tensor) -> None:
         """Adds sums (H) of values. `count` is the number of values in each sum, (H) or a scalar."""
@@ -29,12 +30,12 @@ class LayerSums:
         self.sums[key], self.counts[key] = total, count
 
     def add_queries(self, key: str, values: Tensor, counted: Tensor) -> None:
-        """Adds the values (B,H,T) of the queries for which `counted` (b,T) is true."""
+        """Adds the values (B,H,T) of the queries for which `counted` (B|1,T) is true."""
         kept = counted.expand(values.shape[0], -1)[:, None]
         self.add(key, torch.where(kept, values.double(), 0.0).sum((0, 2)), kept.sum())
 
     def add_maximum(self, key: str, values: Tensor, place: Tensor | None = None) -> None:
-        """Keeps the larger values (H) of the old and the new ones, with their places (H,3)."""
+        """Updates the maxima with new values (H). `place` (H,3) holds the sequence, token and channel of each value."""
         values = values.double()
         if key in self.maxima:
             old = self.maxima[key]

@@ -13,8 +13,9 @@ Around = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
 
 
 class _Function:
-    """A function that replaces `original`. `below` is the owner's attribute that it replaces, or None if there was
-    none.
+    """A function that replaces `original`, and passes each call of it to `around`.
+
+    `below` is the attribute of the owner that this function replaces. None means that the owner itself had none.
     """
 
     def __init__(self, around: Around, original: Callable[..., Any], below: Any) -> None:
@@ -30,7 +31,7 @@ class _Function:
         return self if instance is None else lambda *args, **kwargs: self(instance, *args, **kwargs)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        return copy.deepcopy(self.__wrapped__, memo)  # copies run their original forward method, unobserved
+        return copy.deepcopy(self.__wrapped__, memo)  # a copied module runs the original method, unobserved
 
 
 def _refuse_replicas() -> Any:

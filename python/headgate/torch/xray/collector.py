@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Collects the data that a report shows of each layer, in addition to the figures of watch(), while the model runs.
+"""Collects the data of each layer for an X-ray while the model runs, in addition to the metrics of watch().
 
 Letters: H heads, T tokens, D features of a head, C channels.
 """
@@ -27,7 +27,7 @@ MOST_QUERIES = 128
 
 @dataclass
 class LayerRecord:
-    """Holds the data that a report shows of one layer of attention or of linear attention."""
+    """Holds the data of one layer of attention or of linear attention that an X-ray shows."""
 
     type: str
     heads: int
@@ -47,7 +47,7 @@ class LayerRecord:
 class GateRecord:
     """Holds the gate of a module's outputs."""
 
-    means: Tensor  # (H,T): mean over features
+    means: Tensor  # (H,T): mean gate of each head and token over the features
     histogram: Tensor  # (H,20)
     features: int
 
@@ -67,8 +67,10 @@ class Collector(Watch):
         output."""
 
     def gate_of(self, name: str) -> str:
-        """Returns the name of the module whose gate an attention module has: itself, a module within it, or one in its
-        block.
+        """Returns the name of the module from which the gate of attention module `name` was read.
+
+        This is the attention module itself, a module within it, or a module in its block. Without a gate, returns
+        `name`.
         """
         if name in self.gate_records:
             return name
@@ -95,7 +97,7 @@ class Collector(Watch):
         return found
 
     def of_heads(self, name: str, figure: Figure) -> Tensor | None:
-        """Returns the values (H) of a figure for the heads of a module. Returns None if the figure is undefined."""
+        """Returns the values (H) of a metric for the heads of a module. Returns None if the metric is undefined."""
         return self._values(name, figure)[0] if figure.of_heads and name in self._sums else None
 
     def start(self) -> None:
@@ -105,10 +107,10 @@ class Collector(Watch):
                 self._wrapped.wrap(module, self._around_linear(module, name.rpartition(".")[0]))
 
     def _around_linear(self, module: nn.Module, parent: str) -> Callable[..., Any]:
-        """Observes the linear maps of attention modules.
+        """Returns a function that observes the calls of a linear layer. `parent` names the module around the layer.
 
-        A map before the attention call may compute the values. A map after the call may be W_o, which reads the outputs
-        of the heads.
+        In an attention module, a linear layer that runs before the attention call may compute the values. One that runs
+        after the call may be W_o, which reads the outputs of the heads.
         """
 
         def around(forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -123,10 +125,10 @@ class Collector(Watch):
         return around
 
     def _add_map(self, record: LayerRecord | None, parent: str, module: nn.Module, x: Tensor, out: Tensor) -> None:
-        """Records a linear map of an attention module.
+        """Records a call of a linear layer of the attention module `parent`.
 
-        If the map runs before the attention call, it is a projection. If it runs after the call, it is a candidate for
-        W_o. Maps that read an input of a projection are no candidates.
+        A layer that runs before the attention call is a projection. A layer that runs after the call is a candidate for
+        W_o, unless it reads the same input as a projection.
         """
         if record is None:
             if self._projected[0] != parent:

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The figures of a report in their order, one row each. watch() defines the figures that it measures."""
+"""Lists the metrics ("figures") of a report, one Row each, in the order of the page.
+
+watch() measures some of these metrics. Their definitions are in watch/figures.py.
+"""
 
 from dataclasses import dataclass
 
@@ -10,19 +13,20 @@ ATTENTION, FIRST, SINK, LINEAR, ANY = "attention", "first token", "sink", "linea
 
 @dataclass(frozen=True)
 class Row:
-    """Describes a figure. `watch_keys` names figures of watch() that provide its values. The first one that a layer
-    has is used.
+    """Describes a metric of the report.
+
+    `watch_keys` are keys of metrics of watch(). The value in the report is that of the first key that a layer has.
     """
 
     key: str
-    layers: str = ANY  # the layers that have this figure
-    share: bool = False  # whether the figure is in [0,1] by definition
+    layers: str = ANY  # the layers that have this metric
+    share: bool = False  # whether the metric is in [0,1] by definition
     watch_keys: tuple[str, ...] = ()
     levels: str = "model layer head"
     sentence: str = ""
 
     def report_entry(self) -> dict[str, object]:
-        """Returns the figure's entry in a report: its key, name, sentence, and whether it is a share."""
+        """Returns the description of the metric in a report: "key", "name", "sentence" (the definition) and "share"."""
         sentence = self.sentence or BY_KEY[self.watch_keys[0]].formula
         sentence = sentence[0].upper() + sentence[1:] + ("" if sentence.endswith(".") else ".")
         return {"key": self.key, "name": self.key.replace("_", " "), "sentence": sentence, "share": self.share}
@@ -86,12 +90,13 @@ ROWS = (
     ),
 )
 WATCHED = list(dict.fromkeys(key for row in ROWS for key in row.watch_keys))
-"""Figures that a report needs from watch()."""
+"""Keys of the metrics that a report needs from watch()."""
 
 
 def rows_for(has_linear: bool, has_sinks: bool, hides_first: bool) -> list[Row]:
-    """Returns the rows that apply to a model. `hides_first` is true if windows hide the first token in every attention
-    layer.
+    """Returns the metrics that are defined for a model.
+
+    `hides_first` is true if windows hide the first token in every attention layer.
     """
     absent = {LINEAR: not has_linear, SINK: not has_sinks, FIRST: hides_first}
     return [row for row in ROWS if not absent.get(row.layers, False)]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Averages attention weights to maps, and encodes numbers for the page.
+"""Averages T × T attention weights to maps of M × M cells, and encodes numbers for the page of an X-ray.
 
-Letters: H heads, T tokens, M cells per side of a map, R queries of a block.
+Letters: H heads, T tokens, M cells per side of a map, R queries of a block, S keys of a block.
 """
 
 import base64
@@ -15,7 +15,10 @@ TOP_KEYS = 8
 
 
 class HeadMaps:
-    """Maps of the heads of a layer. Cell c of a side covers the tokens ⌊cT/M⌋ … ⌊(c+1)T/M⌋ - 1."""
+    """Holds the attention maps of a layer, M × M cells for each head.
+
+    Rows stand for queries and columns for keys. Row or column c covers the tokens ⌊cT/M⌋ … ⌊(c+1)T/M⌋ - 1.
+    """
 
     def __init__(self, heads: int, tokens: int, cells: int, device: torch.device) -> None:
         self.size = M = min(tokens, cells)
@@ -29,9 +32,10 @@ class HeadMaps:
         self.key_sums, self.key_counts = zeros(tokens), zeros(tokens)
 
     def add(self, at: Tensor, weights: Tensor, visible: Tensor) -> None:
-        """Adds the weights (H,R,S) of some queries on the first S tokens.
+        """Adds the weights (H,R,S) of R queries on the first S tokens.
 
-        `at` holds the positions of the queries in ascending order. `visible` (H|1,R,S) is true for keys that they see.
+        `at` holds the R positions of the queries, in ascending order. `visible` (H|1,R,S) is true where a query sees a
+        key.
         """
         first, last = int(self.cell_of[at[0]]), int(self.cell_of[at[-1]]) + 1
         rows = self.cell_of[at] - first
@@ -44,8 +48,9 @@ class HeadMaps:
             cells[:, first:last].index_add_(2, self.cell_of[:S], by_row.expand(len(cells), -1, -1))
 
     def triangles(self) -> Tensor:
-        """Returns the lower triangles of the maps by rows, (H, M (M + 1) / 2). A cell is the mean weight of its visible
-        pairs.
+        """Returns the lower triangles of the maps, row after row, (H, M (M + 1) / 2).
+
+        A cell is the mean weight over its pairs of a query and a key that the query sees.
         """
         row, column = torch.tril_indices(self.size, self.size, device=self.sums.device)
         return _ratio(self.sums, self.counts)[:, row, column]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds the matrices W_v and W_o of a head, and computes effective ranks.
+"""Finds the value matrix W_v and the output matrix W_o of each head, and computes effective ranks.
 
 Letters: C channels, D features of a head's values, H heads, Hkv key/value heads.
 """
@@ -23,8 +23,9 @@ def matrix_of(module: nn.Module) -> Tensor | None:
 
 
 def is_linear(module: nn.Module, x: Tensor, out: Tensor) -> bool:
-    """Returns whether a linear map returned x Wᵀ + b. Subclasses of nn.Linear may scale weights or add terms, so they
-    are checked.
+    """Returns whether the output `out` of a linear layer is x Wᵀ + b.
+
+    Checks only subclasses of nn.Linear with their own forward method, which may scale weights or add terms.
     """
     if not isinstance(module, nn.Linear) or type(module).forward is nn.Linear.forward:
         return True
@@ -37,10 +38,11 @@ def is_linear(module: nn.Module, x: Tensor, out: Tensor) -> bool:
 
 
 def value_rows(module: nn.Module, out: Tensor, v: Tensor) -> Tensor | None:
-    """Returns the rows of W_v (Hkv,D,C) if the output (1,T,·) of a linear map contains the values v (1,Hkv,T,D)
-    unchanged. Otherwise returns None.
+    """Returns the rows of W_v (Hkv,D,C) in the matrix of a linear layer. Returns None if the layer does not compute v.
 
-    The values must be the last features of the output, or the last of equal parts of each head.
+    The layer computes v if its output `out` (1,T,·) contains the values v (1,Hkv,T,D) unchanged.
+
+    The values must be the last Hkv·D features of the output, or the last of equal parts of each head.
     """
     matrix, (_, Hkv, T, D) = matrix_of(module), v.shape
     if matrix is None or out.shape[:-1] != (1, T) or out.shape[-1] % D or out.shape[-1] < Hkv * D:

@@ -98,8 +98,7 @@ def _embedding_sizes(model: nn.Module) -> list[int]:
 def _vocabulary(model: nn.Module) -> int | None:
     """Returns the size of a model's vocabulary. Returns None if the model has no embeddings.
 
-    If the model names its input embeddings, the result is their size. Otherwise, it is the size of the largest
-    embedding.
+    Prefers the embeddings that get_input_embeddings() returns. Otherwise, takes the largest nn.Embedding.
     """
     embeddings = None
     with contextlib.suppress(AttributeError, NotImplementedError):
@@ -129,7 +128,7 @@ def _run(seen: Collector, model: nn.Module, ids: list[int]) -> Tensor | None:
 
 
 def _losses(logits: Tensor | None, targets: list[int]) -> Tensor:
-    """Returns -log p (T) of the targets. The values are NaN if there are no logits."""
+    """Returns the cross-entropy loss (T) of each target token, in nats. Without logits, all losses are NaN."""
     if logits is None:
         return torch.full((len(targets),), math.nan, device="cpu")
     of = torch.tensor(targets, device=logits.device).split(LOSS_ROWS)
@@ -151,7 +150,7 @@ def _grouped(reasons: Iterable[tuple[str, str]]) -> list[str]:
 
 
 class Layer:
-    """Holds a layer of the report: its record, its gate, and its figures."""
+    """Holds one layer of the report: the collected record, the gate, and the metrics that watch() measured."""
 
     def __init__(
         self, name: str, gate_name: str, record: LayerRecord, gate: GateRecord | None, figures: Values, channels: int
@@ -162,7 +161,7 @@ class Layer:
         self.channels = 0
         widths = {channels, *record.projections.values()} - {0}
         maps = [each for each in record.written.values() if not widths or len(each[0]) in widths]
-        if len(maps) != 1:  # W_o is unknown if no map or several maps fit
+        if len(maps) != 1:  # W_o is unknown unless exactly one linear layer fits
             return
         ((matrix, written),) = maps
         H, D, self.channels = record.heads, record.features, len(matrix)
@@ -183,7 +182,7 @@ class Layer:
         return head * owners // H if H % owners == 0 and (owners > 1 or H == 1) else None
 
     def collected(self) -> dict[str, Tensor | None]:
-        """Returns the figures (H) that watch() does not compute."""
+        """Returns the metrics (H) of the heads that watch() does not measure."""
         return {
             "state_rank": self.record.state_rank,
             "value_output_rank": self.value_rank,
@@ -214,7 +213,7 @@ def seen_layers(seen: Collector) -> list[Layer]:
 
 
 class _Report:
-    """Builds the parts of a report that describe one model."""
+    """Builds the part of a report that describes one model."""
 
     def __init__(self, seen: Collector, layers: list[Layer], has_logits: bool) -> None:
         self.seen, self.layers, self.has_logits = seen, layers, has_logits
@@ -263,9 +262,10 @@ class _Report:
         return "-".join(words + ["learned_sinks"] * self.has_sinks) or "none"
 
     def _largest(self) -> Values:
-        """Returns the value and the place of the largest activation. They are null if no residual stream was observed.
+        """Returns the value, layer, token and channel of the largest activation in the residual stream.
 
-        If the block holds no layer of the report, "module" names the block and "layer" is null.
+        All are null if no residual stream was observed. If the activation's block contains no attention layer of the
+        report, "layer" is null and "module" names the block.
         """
         names = [layer.name for layer in self.layers]
         largest: Values = dict.fromkeys(("value", "layer", "token", "channel"))
@@ -302,7 +302,7 @@ class _Report:
         return self._values("model", own)
 
     def _heads(self, layer: Layer, key: str) -> Tensor | None:
-        """Returns the values (H) of a figure for the heads of a layer. Returns None if the figure is undefined."""
+        """Returns the values (H) of a metric for the heads of a layer. Returns None if the metric is undefined."""
         if key in layer.collected():
             return layer.collected()[key]
         row = next(row for row in self.rows if row.key == key)
@@ -313,7 +313,7 @@ class _Report:
         return next((heads for heads in of_figures if heads is not None), None)
 
     def _by_row(self, watched: Values) -> Values:
-        """Returns the figures of watch() under their keys in the report."""
+        """Converts metrics with the keys of watch() to metrics with the keys of the report."""
         rows = (row for row in self.rows if row.watch_keys)
         return {
             row.key: next((watched[key] for key in row.watch_keys if watched.get(key) is not None), None)

@@ -41,16 +41,16 @@ namespace headgate::HWY_NAMESPACE {
 
 /// Operands and results of gradients_of(), for a square of kSquare queries by kSquare keys.
 struct GradientSquare {
-  const float* scores;     ///< q kᵀ, (kSquare, kSquare)
+  const float* scores;     ///< q kᵀ, or scores times log2(e) from rule_and_hide(), (kSquare, kSquare)
   const float* dp;         ///< d_o vᵀ, where d_o is the gradient of the ungated output, (kSquare, kSquare)
-  const float* slope;      ///< softcap's derivative, (kSquare, kSquare), or null without softcap
+  const float* slope;      ///< softcap's derivative at each score, (kSquare, kSquare); null without softcap
   const float* lse;        ///< log-sum-exp of each query's scores, times log2(e), (kSquare)
-  const float* lse_error;  ///< rounding errors of `lse`, (kSquare)
-  const float* delta;      ///< (kSquare)
-  BFloat16* weight_pairs;  ///< destination of P, as two panels of 16 keys that are panel_stride elements apart
+  const float* lse_error;  ///< rounding error of each element of `lse`, (kSquare)
+  const float* delta;      ///< Δ − dlse of each query, where Δ = rowsum(d_o ∘ o), (kSquare)
+  BFloat16* weight_pairs;  ///< destination of the weights P: two panels of 16 keys, panel_stride elements apart
   BFloat16* ds_pairs;
   std::int64_t panel_stride;
-  BFloat16* ds;  ///< destination of ds, row-major with row stride ld
+  BFloat16* ds;  ///< destination of ds, the gradient of the scores, row-major with row stride ld
   std::int64_t ld;
   BiasGradient<float>::Destination dbias;  ///< receives ds without softcap's derivative; absent if dbias is absent
 };
@@ -68,8 +68,9 @@ HWY_INLINE void store_pairs(BFloat16* to, std::int64_t panel_stride, __m512i eve
 ///   second panel   keys 4–7, 12–15, 20–23 and 28–31.
 constexpr std::int64_t key_column(std::int64_t j) { return j / 32 * 32 + j / 4 % 2 * 16 + j % 32 / 8 * 4 + j % 4; }
 
-/// Computes P = exp2(s − lse) and ds = P ∘ (dp − Δ) ∘ slope for one square, and stores both as bf16.
-/// The score s is factor · scores, changed by `rule` if Rule is RegisterRules (biases and masks).
+/// Computes the weights P and the gradient ds of the scores for one square, and stores both as bf16.
+/// P = exp2(s − lse) and ds = P ∘ (dp − delta) ∘ slope, where s is factor · scores.
+/// If Rule is RegisterRules, `rule` applies biases and masks to s.
 template <class Rule>
 HEADGATE_DOTS_ATTR HWY_NOINLINE void gradients_of(const GradientSquare& s, float factor, const Rule& rule) {
   constexpr bool kHasRule = !std::is_same_v<Rule, NoRule>;
@@ -224,7 +225,7 @@ class Native16BackwardWorker {
   }
 
   /// Adds the contributions of one key block to dk, dv and dq.
-  /// Visits query heads in ascending order, and the tiles of each head in ascending order.
+  /// Computes query heads in ascending order, and the query tiles of each head in ascending order.
   void run_block(std::int64_t block) const {
     const Visibility visibility(p_, sequence_);
     const std::int64_t j0 = block * kBlock;
@@ -260,7 +261,7 @@ class Native16BackwardWorker {
   /// One query tile paired with one key block.
   struct Tile {
     const Visibility& visibility;
-    std::int64_t h, batch;   // query head; index of the tile among the packed tiles
+    std::int64_t h, batch;   // query head; index of the query tile in the packed buffers
     std::int64_t i0, rows;   // first query of the tile; number of queries, at most kTile
     std::int64_t block, j0;  // index of the key block; first key of the block
     std::int64_t keys;       // number of keys in the block, at most kBlock
@@ -269,14 +270,14 @@ class Native16BackwardWorker {
   std::int64_t query_head(std::int64_t g) const { return hkv_ * p_.group + g; }
   std::int64_t packed_tile(std::int64_t g, std::int64_t tile) const { return part_->tile_of(hkv_, p_.group, g) + tile; }
   std::int64_t packed_block(std::int64_t block) const { return part_->block_of(hkv_) + block; }
-  /// Returns the block's packed k with one key per row. This is the right operand of dq += ds k.
+  /// Returns the block's packed keys, one key per row: the right operand k of the product dq += ds k.
   PairPanels key_rows_of(std::int64_t block) const {
     return {shared_.keys.at(packed_block(block)), kTileCols * plan_.block_rows};
   }
   PairPanels pairs_of(const View<BFloat16, 2>& pairs) const { return {pairs.data, pairs.shape[1]}; }
 
-  /// Returns the columns of the key block that tile rows r … r + kSquare visit. Extends the range to multiples of
-  /// kSquare.
+  /// Returns the keys of the block that queries r … r + kSquare of the tile see, as a range of columns.
+  /// Extends the range to multiples of kSquare.
   KeyRange squares_of(const Tile& t, std::int64_t r) const {
     const std::int64_t i = t.i0 + r, rows = std::min(kSquare, t.rows - r);
     const KeyRange seen = shown_.columns(t.visibility.rows(i, i + rows), t.j0, kBlock, sequence_, t.h, rows,
@@ -285,8 +286,8 @@ class Native16BackwardWorker {
   }
   const KeyRange& squares_at(std::int64_t r) const { return squares_[static_cast<std::size_t>(r / kSquare)]; }
 
-  /// Computes P and ds of the tile, and adds ds to dbias. Hidden keys get zeros.
-  /// Sets squares_, the columns for which P and ds are computed.
+  /// Computes the weights P and the gradient ds of the scores of a tile, and adds ds to dbias.
+  /// Hidden keys get zeros. Sets squares_, the columns for which P and ds are computed.
   void score_tile(const Tile& t) const {
     RuleAddresses<float, kSquare> rules;
     for (std::int64_t r = 0; r < t.rows; r += kSquare) {
@@ -330,7 +331,8 @@ class Native16BackwardWorker {
                                                     dp_at(c), kSquare);
   }
 
-  /// Computes P and ds of a square from its products. If `rules` is null, applies the score rules in memory.
+  /// Computes the weights P and the gradient ds of the scores of a square from its products q kᵀ and d_o vᵀ.
+  /// If `rules` is null, applies biases and masks in memory.
   void finish_square(const Tile& t, std::int64_t r, std::int64_t c, const RuleAddresses<float, kSquare>* rules) const {
     const std::int64_t first = t.i0 + r, last = std::min(first + kSquare, t.i0 + t.rows) - 1;
     const bool whole = t.visibility.row(last).begin <= t.j0 + c && t.visibility.row(first).end >= t.j0 + c + kSquare;
@@ -367,7 +369,7 @@ class Native16BackwardWorker {
     if (adds_rows) add_bias_gradient(t, r, c);
   }
 
-  /// Adds scratch_.bias_ds, the ds of the square at row r and column c of the tile, to dbias.
+  /// Adds scratch_.bias_ds to dbias: the gradient of the scores of the square at row r and column c of the tile.
   void add_bias_gradient(const Tile& t, std::int64_t r, std::int64_t c) const {
     const std::int64_t keys = std::min(kSquare, t.keys - c);
     for (std::int64_t m = 0; m < std::min(kSquare, t.rows - r); ++m)
@@ -397,7 +399,7 @@ class Native16BackwardWorker {
     }
   }
 
-  /// Adds d_oᵀ P to dvᵀ and qᵀ ds to dkᵀ, kSquare keys at a time. Reads only the squares that score_tile() computed.
+  /// Adds d_oᵀ P to dvᵀ, and qᵀ ds to dkᵀ, kSquare keys at a time. Reads only squares that score_tile() computed.
   void add_key_gradients(const Tile& t) const {
     for (std::int64_t c = 0; c < t.keys; c += kSquare) {
       const auto is_visited = [&](std::int64_t r) { return squares_at(r).begin <= c && c < squares_at(r).end; };
@@ -411,7 +413,7 @@ class Native16BackwardWorker {
     }
   }
 
-  /// Adds the contributions of tile rows [begin, end) to dvᵀ and dkᵀ, for kSquare keys from column c on.
+  /// Adds the contributions of queries [begin, end) of a tile to dvᵀ and dkᵀ, for kSquare keys from column c on.
   void add_keys_of_rows(const Tile& t, std::int64_t c, std::int64_t begin, std::int64_t end) const {
     const auto add = [&](const View<float, 2>& to, const View<BFloat16, 3>& left, const View<BFloat16, 2>& right) {
       for (std::int64_t x = 0; x < to.shape[0]; x += kSquare) {
@@ -424,7 +426,8 @@ class Native16BackwardWorker {
     if (p_.gradients.dk.present()) add(scratch_.dk_t, shared_.q_t, scratch_.ds_pairs);
   }
 
-  /// Adds ds k to dq. Key blocks add in ascending order (Turnstile), so that results are deterministic.
+  /// Adds the product ds k to dq of a query tile.
+  /// Key blocks add in ascending order (Turnstile), so that results are deterministic.
   /// A block takes its turn even if a mask hides all its keys from the tile.
   void add_query_gradient(const Tile& t) const {
     if (!p_.gradients.dq.present()) return;

@@ -113,18 +113,18 @@ struct Native16BackwardScratch {
   }
 
   View<float, 2> squares;          ///< scores of two squares, then d_o · vᵀ of both, (4, kSquare · kSquare)
-  View<BFloat16, 2> weight_pairs;  ///< P of a tile as a right operand: PairPanels of 16 keys, with one query per row
-  View<BFloat16, 2> ds_pairs;      ///< ds of a tile, in the same layout as weight_pairs
-  View<BFloat16, 2> ds;            ///< ds of a tile, row-major (queries by keys)
+  View<BFloat16, 2> weight_pairs;  ///< weights P of a tile as a right operand: PairPanels of 16 keys, one query per row
+  View<BFloat16, 2> ds_pairs;      ///< ds (gradient of the scores) of a tile, in the layout of weight_pairs
+  View<BFloat16, 2> ds;            ///< ds (gradient of the scores) of a tile, row-major (queries by keys)
   /// dk and dv of the thread's key block, transposed. Column key_column(j) holds key j of the block.
   View<float, 2> dk_t, dv_t;
-  View<float, 2> transposed;                     ///< rows of dk or dv: the transpose of a part of dk_t or dv_t
+  View<float, 2> transposed;                     ///< kSquare rows of dk or dv, transposed from dk_t or dv_t
   View<BFloat16, 2> packing;                     ///< dense copies of strided rows, made before packing
   View<float, 1> dy, y, attn, gate, dgate, d_o;  ///< scratch for one query's rows
   View<float, 1> scaled;                         ///< one row of dq, dk or dv, scaled and not yet rounded
   View<float, 1> rule_row;                       ///< scratch for a row of bias or mask, and a row of key bias
   View<float, 2> slope;                          ///< softcap's derivative for a square of scores, (kSquare, kSquare)
-  View<float, 2> bias_ds;                        ///< ds of a square, added to dbias row by row, (kSquare, kSquare)
+  View<float, 2> bias_ds;                        ///< ds of a square, which add() adds to dbias, (kSquare, kSquare)
   BiasGradientScratch<float> dbias;
 };
 
@@ -155,7 +155,7 @@ struct Native16BackwardBuffers {
   View<BFloat16, 2> keys;              ///< k with one key per row, (packed blocks, PairPanels of 16 features)
   View<BFloat16, 3> q, d_o;          ///< q and d_o, one query per row, (packed tiles, tile_rows, D_padded or Dv_padded)
   View<BFloat16, 3> q_t, d_o_t;      ///< transpose of q and d_o, (packed tiles, D_padded or Dv_padded, tile_rows)
-  View<float, 3> dq;                 ///< dq, not yet multiplied by scale, (packed tiles, tile_rows, D_padded)
+  View<float, 3> dq;                 ///< Σ ds k, so dq is scale times this, (packed tiles, tile_rows, D_padded)
   View<float, 2> lse, lse_error;     ///< lse · log2(e), and its rounding error; both (packed tiles, tile_rows)
   View<float, 2> delta;              ///< Δ − dlse, where Δ = rowsum(d_o ∘ o), (packed tiles, tile_rows)
   View<std::int64_t, 1> dq_turns;    ///< for each packed tile: whose turn it is to add to dq (Turnstile)

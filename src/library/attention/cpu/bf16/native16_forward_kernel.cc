@@ -82,9 +82,9 @@ HEADGATE_DOTS_ATTR HWY_NOINLINE void weights_of(const StripScores& s, float fact
   }
 }
 
-/// A strip of kSquare query rows while it visits one key block.
+/// A strip of kSquare query rows, with its state in the current key block.
 struct Native16Strip : SoftmaxStrip<float, kSquare> {
-  RuleAddresses<float, kSquare> rules;  ///< addresses of biases and masks; set only if they are applied in registers
+  RuleAddresses<float, kSquare> rules;  ///< addresses of biases and masks; set only if applied in registers
 };
 
 /// Computes the tasks of one thread in the forward pass.
@@ -95,8 +95,8 @@ class Native16ForwardWorker {
   using BlockStrip = Native16Strip;
   using SoftmaxRows = SoftmaxStrip<float, kSquare>;
   static constexpr std::int64_t kBlock = Plan::kBlock;
-  static constexpr bool kKeepsFirstPanel = false;  // weigh() and weigh_near_maxima() round differently
-  static_assert(kExp2Saturates<float>);            // too large an exponent makes the sum of exponentials ∞
+  static constexpr bool kKeepsFirstPanel = false;  // false: weigh() and weigh_near_maxima() round differently
+  static_assert(kExp2Saturates<float>);            // exponents are not tracked: too large ones make the sum ∞
 
   Native16ForwardWorker(const Plan& plan, const Native16ForwardBuffers& shared, int thread)
       : plan_(plan),

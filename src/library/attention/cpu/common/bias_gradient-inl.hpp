@@ -23,7 +23,7 @@ namespace headgate::HWY_NAMESPACE {
 /// Describes how the terms of dbias are summed.
 class BiasGradientPlan {
  public:
-  /// `compute` is the dtype of the sums.
+  /// `compute` is the dtype in which dbias is summed.
   BiasGradientPlan(const BackwardProblem& p, DType compute) {
     const TensorView& dbias = p.gradients.dbias;
     if (!dbias.present()) return;
@@ -44,8 +44,7 @@ class BiasGradientPlan {
   /// Returns true if dbias is summed in a copy of a wider dtype, because its own dtype would round each partial sum.
   bool is_copied() const { return is_copied_; }
 
-  /// Sets parts() from `tile_blocks`, the number of (query tile, key block) pairs of one head, summed over all
-  /// sequences.
+  /// Sets parts(). `tile_blocks` is the number of (query tile, key block) pairs of one head in all sequences.
   void set_parts(std::int64_t tile_blocks) { parts_ = tile_blocks / sequences_; }
   /// Returns the number of (query tile, key block) pairs of one head that add to different elements of dbias.
   /// Each of these pairs has a Turnstile, which orders its additions.
@@ -76,7 +75,7 @@ struct BiasGradientBuffers {
   void clear_turns() const { std::fill_n(turns.data, turns.count(), 0); }
 
   TensorView sums;              ///< sums of dbias: the caller's tensor, or a copy of type T
-  View<std::int64_t, 2> turns;  ///< (Hq or 1, parts): number of the thread turn that adds next (Turnstile)
+  View<std::int64_t, 2> turns;  ///< (Hq or 1, parts): number of the turn that may add next (Turnstile)
 };
 
 /// Scratch buffers of one thread. `block` is the number of keys per block.
@@ -192,8 +191,8 @@ class BiasGradient {
     return Turnstile(shared_.turns(plan_.over_heads() ? 0 : h, first + tile * part.blocks + block));
   }
 
-  /// Returns when head h of the part's sequence adds to dbias: its turn at the Turnstile.
-  /// Turns are consecutive among heads and sequences that add to the same elements.
+  /// Returns the number of the turn in which head h of the part's sequence adds to dbias (Turnstile).
+  /// Heads and sequences that add to the same elements have consecutive turns, from 0 on.
   std::int64_t turn(const PackedHeads& part, std::int64_t h) const {
     const std::int64_t shared_heads = plan_.over_heads() ? p_.Hq : 1;
     return (plan_.over_sequences() ? part.n * shared_heads : 0) + (plan_.over_heads() ? h : 0);

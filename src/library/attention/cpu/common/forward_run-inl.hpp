@@ -21,7 +21,7 @@ HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
 /// Performs one thread's work on a batch of heads, in three stages:
-///   1. with a gate threshold, lists the query rows that it does not skip;
+///   1. if the call has a gate threshold, lists the query rows with a gate value above it;
 ///   2. packs keys and values;
 ///   3. computes query tiles.
 template <class Worker, class Plan>

@@ -53,7 +53,7 @@ struct GatedRows {
   std::int64_t o_stride;
   const Stored* z;
   std::int64_t z_stride;
-  const T* factors;  ///< one factor per row
+  const T* factors;  ///< factor of each row of o, applied before the gate
 };
 
 /// Applies the gate to `rows` rows of n elements. Requires that n is a multiple of the lanes.
@@ -96,7 +96,7 @@ struct GateRowOperands {
   T* dz;        ///< result: gradient of the gate logits; not written if there is no gate
 };
 
-/// Implements gate_rows_backward() for one row. Returns Δ.
+/// Implements gate_rows_backward() for one row. Returns Δ = rowsum(d_o ∘ o).
 template <typename T, class Gate>
 HWY_INLINE T gate_row_backward_with(Gate gate, const GateRowOperands<T>& row, std::int64_t n, GateOp op) {
   const Tag<T> d;
@@ -127,8 +127,9 @@ HWY_INLINE T gate_row_backward_with(Gate gate, const GateRowOperands<T>& row, st
   return hn::GetLane(hn::SumOfLanes(d, delta));
 }
 
-/// Computes the gate's backward pass for rows row_of(0) … row_of(rows − 1), and stores Δ of row r in deltas[r].
-/// Rows have n elements, a multiple of the lanes. g is the gate function at the logits z, and g′ is its derivative.
+/// Computes the gate's backward pass for rows row_of(0) … row_of(rows − 1).
+/// Stores Δ = rowsum(d_o ∘ o) of row r in deltas[r]. Rows have n elements, a multiple of the lanes.
+/// g is the gate function at the logits z, and g′ is its derivative.
 ///   mul: y = o ∘ g, d_o = dy ∘ g, dz = dy ∘ o ∘ g′, Δ = rowsum(dy ∘ y). If o was not saved, dz = dy ∘ y ∘ g′/g.
 ///   add: y = o + g, d_o = dy, dz = dy ∘ g′, Δ = rowsum(dy ∘ o). If o was not saved, o = y − g.
 template <typename T, class RowOf>
@@ -153,7 +154,7 @@ HWY_INLINE void gate_rows_backward(const RowOf& row_of, std::int64_t rows, std::
   });
 }
 
-/// Calls gate_rows_backward() for one row. Returns Δ.
+/// Calls gate_rows_backward() for one row. Returns Δ = rowsum(d_o ∘ o).
 template <typename T>
 HWY_NOINLINE T gate_row_backward(const GateRowOperands<T>& row, std::int64_t n, GateFn fn, GateOp op) {
   T delta = 0;

@@ -15,8 +15,8 @@ namespace headgate {
 /// Limit in bytes below which the packed operands of a head stay in the second-level cache of one thread.
 inline constexpr double kOwnHead_bytes = std::int64_t{1} << 20;
 
-/// Returns how many bytes one head's packed operands may have, if the third-level cache is to hold a head per thread.
-/// The limit is between 1 and 4 MiB, bounds that were measured with two threads (docs/design/forward.md).
+/// Returns the limit in bytes of one head's packed operands. Below it, the third-level cache holds a head per thread.
+/// The limit is 1 to 4 MiB. Both bounds were measured with two threads (docs/design/forward.md).
 inline double shared_head_bytes(int threads) {
   return std::max(kOwnHead_bytes, std::min(4 * kOwnHead_bytes, kPackedBudget_bytes / threads));
 }
@@ -25,14 +25,14 @@ inline double shared_head_bytes(int threads) {
 /// A thread then packs one head after another into the same memory, which stays in its caches (docs/design/forward.md).
 /// Whole heads are faster under two conditions:
 ///   Heads are small: the packed operands of each head take at most `most_bytes` bytes.
-///   Heads balance the load: all heads take at least 4 · `threads` times as many bytes as the largest head.
+///   No head dominates: the heads together take at least 4 · `threads` times as many bytes as the largest head.
 inline bool heads_are_tasks(const HeadSurvey& heads, int threads, double most_bytes) {
   constexpr double kHeadsPerThread = 4;
   return heads.max_head_bytes > 0 && heads.max_head_bytes <= most_bytes &&
          heads.total_bytes >= kHeadsPerThread * threads * heads.max_head_bytes;
 }
 
-/// Returns true if the second-level cache has room for the next head's rows besides `bytes` bytes of packed operands.
+/// Returns true if the second-level cache holds `bytes` bytes of packed operands and also the next head's rows.
 inline bool next_head_fits(double bytes) { return bytes <= std::int64_t{1} << 18; }
 
 /// Returns how many consecutive heads a thread takes at a time: 1 to 8, growing with the number of heads per thread.
@@ -87,7 +87,7 @@ template <class Visit>
 void for_each_in_order(std::atomic<std::int64_t>& next, std::int64_t count, Cancellation& cancellation,
                        const Visit& visit) {
   for (;;) {
-    // After cancellation, no call starts. Calls that have started must finish, because others may wait for them.
+    // After cancellation, starts no more visits. Started visits must finish, because others may wait for them.
     if (cancellation.requested()) next.store(count, std::memory_order_relaxed);
     const std::int64_t n = next.fetch_add(1, std::memory_order_relaxed);
     if (n >= count) return;

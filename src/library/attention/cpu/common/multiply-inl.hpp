@@ -50,11 +50,11 @@ enum class ProductWrite { overwrite, overwrite_from, overwrite_exponents, accumu
 struct NothingElse {
   HWY_INLINE void operator()() const {}
 };
-/// Number of steps over k between two calls of besides(). A power of two.
+/// Number of values of k between two calls of the callback besides(). A power of two.
 inline constexpr std::int64_t kStepsACall = 4;
 
 /// Computes tile[m][n] += Σ_k a(m,k) · b[k · ldb + n · lanes] for m < kRows and n < kVecs vectors.
-/// Rows of b need not be aligned. Calls besides() once per kStepsACall steps over k.
+/// Rows of b need not be aligned. Calls the callback besides() for every kStepsACall-th k.
 template <class Layout, std::int64_t kRows, std::int64_t kVecs, typename T, class Besides = NothingElse>
 HWY_INLINE void multiply_add(hn::Vec<Tag<T>> (&tile)[kRows][kVecs], const T* HWY_RESTRICT a, const T* HWY_RESTRICT b,
                              std::int64_t ldb, std::int64_t K, const Besides& besides = {}) {

@@ -43,9 +43,9 @@ struct SoftmaxStrip : Strip<T> {
   HWY_ALIGN T sums[kRows * kLanes<T>];  ///< sums of each row's exponentials in the block, one per lane
 };
 
-/// Detects exponents that are too large for exp2, in one of two ways:
-///   where exp2_fast saturates, such an exponent makes the sum of exponentials ∞, and this class does nothing;
-///   elsewhere exp2_fast could wrap around, and this class tracks the largest exponent.
+/// Tracks the largest exponent, to detect exponents that are too large for exp2_fast.
+/// Where exp2_fast saturates, this class does nothing: too large an exponent makes the sum of exponentials ∞.
+/// Elsewhere exp2_fast could wrap around, so this class is necessary.
 template <typename T>
 class LargestExponent {
  public:
@@ -83,8 +83,8 @@ class OnlineSoftmax {
   static constexpr int kSlack = 16;
 
   /// Shapes: maxima (rows), sums (rows, lanes), out (rows, whole vectors), largest (rows) or absent.
-  /// `largest` receives each row's largest score. `maxima` can differ: they include the sink, and scores may exceed
-  /// them by up to kSlack.
+  /// `largest` receives each row's largest score. `maxima` holds the running maxima, which can differ from the largest
+  /// scores: they include the sink, and scores may exceed them by up to kSlack.
   OnlineSoftmax(const View<T, 1>& maxima, const View<T, 2>& sums, const View<T, 2>& out, const View<T, 1>& largest)
       : maxima_(maxima), sums_(sums), out_(out), largest_(largest) {}
 
@@ -178,7 +178,8 @@ class OnlineSoftmax {
     return rose;
   }
 
-  /// Returns false if an exponent so far in the block exceeds kSlack. finish() then computes all scores again.
+  /// Returns false if an exponent of the columns computed so far exceeds kSlack. finish() then computes all scores
+  /// again.
   /// Always returns true where exp2_fast saturates, because exponents are not tracked there.
   template <std::int64_t kRows>
   static bool may_be_within_slack(const SoftmaxStrip<T, kRows>& s) {
