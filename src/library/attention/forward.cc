@@ -32,7 +32,7 @@ class HeadMaxima {
     p.outputs.max_logit = rows_;
   }
 
-  /// Writes the maximum of each head. Call it after the backend has filled the buffer.
+  /// Writes the largest max_logit of each head. Requires that the backend has filled the buffer of rows.
   void write() const {
     if (memory_ == nullptr) return;
     const bool packed = p_.packed();

@@ -16,7 +16,7 @@
 namespace headgate {
 namespace {
 
-constexpr std::int64_t kMaxSequences = std::int64_t{1} << 32;  // bounds the memory of KeyRangeVectors
+constexpr std::int64_t kMaxSequences = std::int64_t{1} << 32;  // largest B; bounds the memory of KeyRangeVectors
 
 /// Checks the parts, and sets the sizes in `m`.
 /// Stores the tensors' names for error messages, such as "parts[0].attn", in `names`.

@@ -8,7 +8,7 @@
 
 namespace headgate {
 
-/// Holds the checked arguments of attention_merge. If incoming.dy is present, holds those of attention_merge_backward.
+/// Holds the checked arguments of attention_merge, or of attention_merge_backward if incoming.dy is present.
 struct MergeProblem {
   std::int64_t B = 0, Hq = 0, T = 0, Dv = 0;
   DType dtype = DType::none;      ///< dtype of attn in all parts

@@ -140,10 +140,11 @@ void check_first_rows(Call& call, const AttentionInputs& in, const Problem& p) {
   }
 }
 
-/// Returns true if the call is so small that one thread finishes before a second thread could start.
-/// The limit is 2^18 multiply-adds, which one thread computes in about ten microseconds.
-/// It is half of that if fewer than eight queries share a key, because each loaded number is then used less often.
-/// Both limits were measured in the forward pass. The backward pass uses them too, although it could use twice as much.
+/// Returns true if the call is so small that one thread finishes it before a second thread could start.
+/// The limit is 2^18 multiply-adds, which take one thread about ten microseconds.
+/// If fewer than eight queries share a key, the limit is half as large, because each loaded number is used less often.
+/// Both limits were measured in the forward pass.
+/// The backward pass uses the same limits, but could use twice as large ones.
 bool is_small_work(const Problem& p) {
   constexpr double kSmall = 1 << 18;
   constexpr std::int64_t kFewQueries = 8;
@@ -433,7 +434,7 @@ Problem check_common(Call& call, const AttentionInputs& in, const AttentionOptio
 /// Selects whether check_query_tensors() checks tensors that the call reads or tensors that it writes.
 enum class Access { reads, writes };
 
-/// Checks the tensors that `kRows` lists: outputs, saved tensors or incoming gradients.
+/// Checks the tensors of `views` that the table kRows names: outputs, saved tensors or incoming gradients.
 /// Fails if the call reads a required tensor that is absent.
 template <Access kAccess, const auto& kRows, class Struct>
 void check_query_tensors(Call& call, const Struct& views, const Problem& p) {
@@ -582,7 +583,7 @@ StatisticsProblem check_statistics(const AttentionStatistics& outputs, const Att
   Call call("attention_statistics");
   AttentionOptions all_rows = options;  // lse = +∞ marks rows that gate_threshold skipped
   all_rows.gate_threshold = 0.0;
-  all_rows.dropout = 0.0;  // ignores dropout: lse does not depend on it
+  all_rows.dropout = 0.0;  // ignores dropout, which does not affect lse
   const bool causal = options.causality == Causality::causal && options.window_right >= kNoWindow;
   StatisticsProblem p{check_common(call, read_by_statistics(call, outputs, inputs, options), all_rows),
                       causal || options.window_right == 0, lse, selection, outputs};

@@ -38,7 +38,7 @@ struct Problem {
   GateFn gate_fn = GateFn::none;  ///< GateFn::none if there is no gate
   GateOp gate_op = GateOp::mul;
   bool gate_headwise = false;
-  double gate_threshold = 0.0;  ///< if > 0, rows with all |g(z)| at or below this are skipped; gate_op is then mul
+  double gate_threshold = 0.0;  ///< if > 0, skips rows whose |g(z)| are all at most this; gate_op must be mul
   Precision precision = Precision::exact;
   double dropout = 0.0;  ///< probability that an attention weight is dropped, in [0, 1)
   std::int64_t dropout_seed = 0;
@@ -47,8 +47,8 @@ struct Problem {
   ExecutionContext context;         ///< execution context, with its defaults filled in
   CallReport* report = nullptr;     ///< receives the routes that the backend takes, unless null
   /// The caller's inputs with two changes:
-  ///   broadcast dimensions have stride 0: bias, key_bias and mask are (B,Hq,T,S), sinks (B,Hq,T,1), key_indices
-  ///     (B,Hkv,T,K);
+  ///   Broadcast dimensions get their full size and stride 0. bias, key_bias and mask become (B,Hq,T,S), sinks
+  ///     (B,Hq,T,1), and key_indices (B,Hkv,T,K).
   ///   gate is absent if gate_fn is none.
   AttentionInputs inputs;
   bool sinks_by_query = false;  ///< true if there is a sink logit per query head and query, false if per query head
@@ -100,7 +100,7 @@ struct BackwardProblem : Problem {
   AttentionGradients gradients;
 };
 
-/// Holds the checked arguments of attention_statistics. v is absent. gate is absent unless first_gated is requested.
+/// Holds the checked arguments of attention_statistics. There is no v, and no gate unless first_gated is requested.
 /// Dv is the last dimension of gate, or 1 without a gate.
 struct StatisticsProblem : Problem {
   bool causal = false;  ///< true if queries see the key at their own position, and no later key
@@ -109,9 +109,9 @@ struct StatisticsProblem : Problem {
   AttentionStatistics outputs;
 };
 
-/// These functions check the arguments and return them as a problem.
-/// They throw Error with the argument's name and values if an argument is invalid.
-/// They read elements only of integer inputs, alibi_slopes and sinks. check_backward() also reads lse.
+/// The next functions check the arguments of a call and return them as a problem.
+/// If an argument is invalid, they throw Error with the argument's name and values.
+/// They read the elements of integer inputs, alibi_slopes and sinks only. check_backward() also reads those of lse.
 ForwardProblem check_forward(const AttentionOutputs& outputs, const AttentionInputs& inputs,
                              const AttentionOptions& options);
 BackwardProblem check_backward(const AttentionGradients& gradients, const AttentionInputs& inputs,

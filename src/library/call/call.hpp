@@ -89,8 +89,8 @@ class ArgumentList {
   const Argument* end() const { return begin() + count_; }
 
  private:
-  // Attention has up to 20 arguments: q, k, v, gate, bias, mask, small vectors, a cache and the tensors of the backward
-  // pass.
+  // Room for all arguments of attention, which has the most.
+  // It has up to 20: q, k, v, gate, bias, mask, small vectors, a cache and the tensors of the backward pass.
   static constexpr std::size_t kMost = 24;
   std::array<Argument, kMost> arguments_;
   std::vector<Argument> more_;  // all arguments if there are more than kMost; otherwise empty
@@ -128,8 +128,8 @@ class Call {
     outputs_.add(arg);
   }
 
-  /// Checks a requested gradient `arg`. The input `of` to which it belongs must be present and have the same shape and
-  /// dtype.
+  /// Checks the output `arg`, which is the gradient of input `of`. Does nothing if `arg` is absent.
+  /// Fails if `of` is absent, or if the two differ in shape or dtype.
   void gradient(const Argument& arg, const Argument& of) {
     if (!given(arg)) return;
     if (!of.view.present()) fail("{} is asked for but {} is absent", arg.name, of.name);
@@ -158,8 +158,8 @@ class Call {
     }
   }
 
-  /// Checks an optional vector of indices, each in [0, size). `letters` and `letter` are the names that error messages
-  /// use for the vector's shape and for `size`.
+  /// Checks an optional vector of indices, each in [0, size).
+  /// Error messages write `letters` for the vector's shape, and `letter` for `size`.
   void indices(const Argument& arg, const char* letters, const char* letter, std::int64_t size) {
     if (!given(arg)) return;
     input(arg, {DType::i32, DType::i64});
@@ -172,7 +172,8 @@ class Call {
     }
   }
 
-  /// Returns `given_context` with its defaults replaced, by resolved(). Error messages begin with the function's name.
+  /// Returns `given_context` with defaults replaced by their values (resolved()).
+  /// Error messages begin with the function's name.
   ExecutionContext context(const ExecutionContext& given_context) const {
     try {
       return resolved(given_context);

@@ -11,7 +11,7 @@ namespace headgate {
 
 /// Copy of a bias in which the keys of each row are adjacent in memory, as kernels need them.
 /// The original bias may have another layout. For example, a linear layer on pairs of tokens produces (T,S,H).
-/// In its view (H,T,S), heads are adjacent.
+/// Viewed as (H,T,S), that tensor has adjacent heads instead of adjacent keys.
 struct DenseBias {
   DenseBias(Workspace& ws, const Problem& problem);
 

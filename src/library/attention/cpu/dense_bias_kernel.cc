@@ -26,7 +26,7 @@ void copy_transposed(T* HWY_RESTRICT to, std::int64_t stride, const T* HWY_RESTR
                      std::int64_t col_stride, std::int64_t rows, std::int64_t cols) {
   std::int64_t c = 0;
 #if HWY_TARGET != HWY_SCALAR
-  // Copies all rows of a few columns, which become rows of `to`, and then the next columns.
+  // Copies kCols columns of `from` at a time. They become kCols rows of `to`.
   // The stride of `to` is often a power of two. Cache lines of its rows then share a set of the first-level cache.
   // A set holds eight lines.
   constexpr std::int64_t kCols = kTransposedCols<T>;
@@ -91,7 +91,7 @@ Shape distinct_shape(const ConstTensorView& bias) {
 /// Copies all rows of the bias.
 template <typename T>
 void copy_rows(const DenseBias& to, const Problem& problem) {
-  constexpr std::int64_t kRows = 64 / sizeof(T);  // one cache line, if queries are contiguous in memory
+  constexpr std::int64_t kRows = 64 / sizeof(T);  // queries per task: one cache line, if they are contiguous
   const ConstTensorView& bias = problem.inputs.bias;
   const Shape shape = distinct_shape(bias);
   const std::int64_t blocks = (shape[2] + kRows - 1) / kRows;
@@ -110,7 +110,7 @@ bool DenseBias::pays(const Problem& problem) {
   constexpr double kMost_bytes = std::int64_t{256} << 20;
   constexpr std::int64_t kFewestQueries = 8, kFewestKeys = 16;
   const ConstTensorView& bias = problem.inputs.bias;
-  // Packed batches and calls with window_left may read so little of the bias that a copy costs more than it saves.
+  // Declines packed batches and calls with window_left. They may read so little of the bias that a copy costs too much.
   // Causality and window_right hide at most half of the bias if there are as many queries as keys.
   if (!bias.present() || bias.numel() == 0 || problem.packed() || problem.window_left != kNoWindow) return false;
   if (bias.strides[3] == 1 || bias.strides[3] == 0 || bias.strides[2] == 0) return false;

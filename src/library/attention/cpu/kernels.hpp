@@ -12,8 +12,8 @@ namespace headgate {
 
 void cpu_statistics(const StatisticsProblem& problem);
 
-// These functions plan the kernels of the route tables (route.cc).
-// Each function plans its kernel's work on the sequences of `list`, and constructs the PlannedWork in `slot`.
+// The next functions plan the kernels of the route tables (route.cc).
+// Each function plans its kernel's work on the sequences of `list`, and constructs this work, a PlannedWork, in `slot`.
 // The list must not be empty, except for tiles_backward().
 
 /// Plans the kernel for few queries. It reads K and V in place, once for all queries and heads that share them.

@@ -41,7 +41,7 @@ struct MergeBuffers {
   View<std::byte, 2> scratch;  ///< memory for each thread's MergeScratch, (threads, bytes)
 };
 
-/// Returns Σ d ∘ (a − b) over n elements. Requires that n is a multiple of the lanes.
+/// Returns Σ d ∘ (a − b) over n elements. Requires that n is a multiple of kLanes<T>.
 template <typename T>
 T dot_difference(const T* HWY_RESTRICT d, const T* HWY_RESTRICT a, const T* HWY_RESTRICT b, std::int64_t n) {
   const Tag<T> tag;

@@ -9,7 +9,7 @@ namespace headgate {
 bool PrefixMask::may_suit(const Problem& p) {
   const ConstTensorView& mask = p.inputs.mask;
   const auto is_shared = [&](std::size_t n) { return mask.shape[n] == 1 || mask.strides[n] == 0; };
-  // A batch of one keeps its mask, because packed batches keep theirs.
+  // Declines a batch of one, because packed batches keep their masks.
   // Results must be bitwise identical to a packed batch with the same sequence.
   return mask.present() && mask.numel() > 0 && p.B > 1 && is_shared(1) && is_shared(2);
 }

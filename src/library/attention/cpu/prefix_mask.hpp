@@ -14,8 +14,8 @@ namespace headgate {
 struct PrefixMask {
   PrefixMask(Workspace& ws, const Problem& problem) : keys(ws.take<std::int64_t>("key lengths", problem.B)) {}
 
-  /// Returns whether fill() may find key lengths: the batch has several sequences, and all queries and heads of a
-  /// sequence share one row of the mask.
+  /// Returns true if fill() may find key lengths. This requires a batch of several sequences.
+  /// All queries and heads of a sequence must share one row of the mask.
   static bool may_suit(const Problem& problem);
 
   /// Writes the key lengths. Returns false if the mask of some sequence shows a key after a hidden key.

@@ -35,7 +35,7 @@ namespace headgate {
 namespace {
 
 /// One row of a route table: a kernel, and the condition for the sequences that it computes.
-/// Kernels receive arguments of the types `Shared` after the problem.
+/// `Shared` are the types of further arguments, which plan() receives after the problem.
 template <class Problem, class... Shared>
 struct RouteRow {
   const char* name;
@@ -71,8 +71,8 @@ const char* not_small(const Problem& p, const Sequence& s) {
 
 /// Largest number of queries and keys at which f32 products are at least as fast as bf16 products
 /// (docs/design/bf16.md).
-///   dots    the limit for AVX-512 BF16, if the program has not selected an instruction set;
-///   tiles   the limit in all other cases.
+///   dots: the limit for AVX-512 BF16, unless the program has selected the instruction set.
+///   tiles: the limit in all other cases.
 struct MostExactRows {
   std::int64_t dots, tiles;
 };
@@ -95,7 +95,7 @@ bool packed_heads_stay_in_cache(const Problem& p, const Sequence& s) {
   return p.B * p.Hkv >= kManyHeads && bytes <= kOwnHead_bytes;
 }
 
-/// Reason that reports omit: the kernel is for a feature that the call does not use.
+/// Reason for declining that reports omit: the kernel is for a feature that the call does not use.
 constexpr char kNotReported[] = "";
 
 template <class Problem>
@@ -128,8 +128,8 @@ const char* native16_declines(const ForwardProblem& p, const Sequence& s) {
 /// few_queries does not compute such scores.
 const char* few_queries_declines(const ForwardProblem& p, const Sequence& s) {
   constexpr std::int64_t kMostSharedRows = 64, kMostQueriesBesidesOthers = 8, kFewKeysEach = 4;
-  // Other kernels leave most of a register tile unused if a head has at most kFewOfHead queries.
-  // few_queries therefore accepts more rows per key for such heads.
+  // Accepts more rows per key if a head has at most kFewOfHead queries.
+  // For such heads, other kernels leave most of a register tile unused.
   // The number of rows is still limited, because partial softmaxes need rows / 1024 times as much memory as V.
   constexpr std::int64_t kFewOfHead = 4, kMostSharedRowsOfFew = 256;
   if (p.outputs.weights.present()) return "weights are asked for";
@@ -169,9 +169,9 @@ constexpr RouteRow<ForwardProblem> kForwardRoutes[] = {
 constexpr MostExactRows kMostExactBackward{.dots = 63, .tiles = 32};
 
 const char* native16_declines(const BackwardProblem& p, const Sequence& s) {
-  // With dbias, native16 computes all sequences of a packed batch, short ones too.
-  // The reason is that the kernel that sums dbias also clears it.
-  // The same holds for a batch of one, which must be bitwise identical to a packed batch.
+  // With dbias, one kernel must compute all sequences of a packed batch: the kernel that sums dbias also clears it.
+  // native16 therefore accepts short sequences too.
+  // It also accepts them in a batch of one, which must be bitwise identical to a packed batch.
   constexpr MostExactRows kNone{.dots = -1, .tiles = -1};
   return not_bf16(p, s, p.gradients.dbias.present() && p.B == 1 ? kNone : kMostExactBackward);
 }
@@ -183,7 +183,7 @@ const char* small_heads_declines(const BackwardProblem& p, const Sequence& s) {
   if (const char* reason = not_small(p, s)) return reason;
   if (p.inputs.sinks.present()) return "there are sinks";
   const TensorView& dbias = p.gradients.dbias;
-  // Sends a batch of one to the same kernel as a packed batch, so that results are bitwise identical.
+  // Declines dbias of a batch of one, as for a packed batch. Both use the same kernel and are bitwise identical.
   if (dbias.present() && (p.B == 1 || dbias.shape[1] != p.Hq || dbias.shape[2] != p.T)) {
     return "dbias of one batch element, or dbias that is a sum over heads or queries";
   }
@@ -205,7 +205,7 @@ std::size_t row_of(const Row (&rows)[kRows], const Problem& problem, const Seque
   return row;
 }
 
-/// Memory for the entries of a call's work lists. The lists follow one another.
+/// Memory for the entries of all work lists of a call, one list after another.
 struct WorkEntries {
   WorkEntries(Workspace& ws, std::int64_t sequences) : entries(ws.take<ListedSequence>("work lists", sequences)) {}
   View<ListedSequence, 1> entries;
@@ -248,7 +248,8 @@ class WorkLists {
   std::array<WorkList, kRows> lists_;
 };
 
-/// Plans the kernels of all rows of the route table that have sequences. Plans row `always` in any case.
+/// Plans the kernel of each row of the route table that has sequences.
+/// Plans row number `always` even without sequences.
 /// Allocates one block of memory for all planned kernels, and runs them in the order of the table.
 template <class Row, std::size_t kRows, class Problem, class... Shared>
 void run_rows(const Row (&rows)[kRows], std::size_t always, const Problem& problem, const Shared&... shared) {
@@ -273,7 +274,7 @@ void run_rows(const Row (&rows)[kRows], std::size_t always, const Problem& probl
 }
 
 /// Adds the routes of a call to its report.
-/// Sequences with the same route and the same reasons for declining form one group.
+/// Sequences are reported together if they have the same route and the same reasons for declining.
 template <class Row, std::size_t kRows, class Problem>
 void report_routes(const Row (&rows)[kRows], const Problem& problem) {
   if (problem.report == nullptr) return;
@@ -320,7 +321,7 @@ void write_dsinks(const TensorView& dsinks, const View<double, 2>& parts) {
 /// Used if each query has its own sinks, and all batch elements share them.
 struct QuerySinkTerms {
   QuerySinkTerms(Workspace& ws, const Problem& p) : terms(ws.take<double>("dsinks by batch", p.B, p.Hq, p.T)) {}
-  /// Returns the contributions as a tensor (B,Hq,T,1).
+  /// Returns the contributions to dsinks as a tensor (B,Hq,T,1).
   TensorView view() const {
     const Shape shape{terms.shape[0], terms.shape[1], terms.shape[2], 1};
     return {terms.data, DType::f64, shape, contiguous_strides(shape)};
@@ -341,7 +342,7 @@ void write_dsinks_of_queries(const TensorView& dsinks, const View<double, 3>& te
 
 constexpr std::size_t kNoRow = static_cast<std::size_t>(-1);
 
-/// Holds a problem whose mask and bias are replaced, if possible, by equivalent inputs that kernels read faster.
+/// Holds a problem whose mask and bias are replaced by equivalent inputs that kernels read faster, where possible.
 template <class Problem>
 class FasterInputs {
  public:

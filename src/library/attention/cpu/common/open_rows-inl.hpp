@@ -17,8 +17,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Returns true if |g(z[x])| ≤ limit for all x < n. Returns false if any g(z[x]) is NaN. Requires that n is a multiple
-/// of the lanes.
+/// Returns true if |g(z[x])| ≤ limit for all x < n. Returns false if any g(z[x]) is NaN.
+/// Requires that n is a multiple of kLanes<T>.
 template <typename T>
 HWY_NOINLINE bool gates_at_most(T limit, const T* HWY_RESTRICT z, std::int64_t n, GateFn fn) {
   bool all = true;
@@ -31,7 +31,7 @@ HWY_NOINLINE bool gates_at_most(T limit, const T* HWY_RESTRICT z, std::int64_t n
   return all;
 }
 
-/// Replaces z[x] by |g(z[x])| for x < n. Requires that n is a multiple of the lanes.
+/// Replaces z[x] by |g(z[x])| for x < n. Requires that n is a multiple of kLanes<T>.
 template <typename T>
 HWY_NOINLINE void gate_magnitudes(T* HWY_RESTRICT z, std::int64_t n, GateFn fn) {
   with_gate(fn, [&](auto gate) HWY_ATTR {

@@ -38,10 +38,10 @@ class OutputRows {
         dense_as_(attn_.present() ? DType::none : dense_dtype()) {}
 
   /// Normalises query i, applies the gate and writes the outputs.
-  ///   o         holds Σ exp2(s − max) v, Dv elements rounded up to vectors; write() divides it by `sum` in place;
-  ///   sum       is Σ exp2(s − max), including the sink;
-  ///   max       is the running maximum times log2(e);
-  ///   largest   is the largest score times log2(e); read only if max_logit is requested.
+  ///   o: Σ exp2(s − max) v, Dv elements rounded up to vectors. write() divides it by `sum` in place.
+  ///   sum: Σ exp2(s − max), including the sink.
+  ///   max: the running maximum times log2(e).
+  ///   largest: the largest score times log2(e). Read only if max_logit is requested.
   void write(std::int64_t i, T* HWY_RESTRICT o, T max, T sum, T largest) const {
     write_row(i, o, sum == T{0} ? T{0} : T{1} / sum);
     if (has_max_logit()) write_max_logits(&i, 1, &largest, &sum);
@@ -122,7 +122,7 @@ class OutputRows {
 
   /// Stores one number for each of n queries. `rows` lists the queries in ascending order.
   static void store_column(const HeadRows<void>& to, const double* numbers, const std::int64_t* rows, std::int64_t n) {
-    HeadRows<void> column = to;  // views rows of one element as one row
+    HeadRows<void> column = to;  // views the column (one number per query) as one row
     column.stride = to.row_stride;
     column.cols = to.rows;
     if (consecutive(rows, n)) return store_row(column, numbers, 0, rows[0], n);
@@ -145,8 +145,8 @@ class OutputRows {
     if (y != nullptr) store_row(y_, y, i, 0, p_.Dv);
   }
 
-  /// Returns the dtype of y, which is T or bf16. Returns DType::none unless rows of y and gate are whole vectors in
-  /// memory.
+  /// Returns the dtype of y, T or bf16, if rows of y and of the gate are whole vectors in memory.
+  /// Otherwise returns DType::none.
   DType dense_dtype() const {
     const bool dense = lie_dense<T>(y_) || (std::is_same_v<T, float> && lie_dense<T, BFloat16>(y_));
     const bool gates = logits_.dtype == y_.dtype && logits_.stride == 1 && logits_.cols == p_.Dv;

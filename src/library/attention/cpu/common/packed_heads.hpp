@@ -14,22 +14,24 @@ namespace headgate {
 // Kernels divide a work list into batches, a batch into parts, and a part into heads.
 // A head is divided into query tiles and key blocks. Threads take heads, tiles and blocks as tasks:
 //
-//   work list   sequence 0 | sequence 1 | …
-//   batch       part 0 | part 1 | …              packed operands fit kPackedBudget_bytes
-//   part        head h0 | head h0 + 1 | …        key/value heads of one sequence
-//   head        tile 0 | tile 1 | …              queries of each of the `group` query heads
-//               block 0 | block 1 | …            keys, each block in panels
+//   Work list: the sequences that one kernel computes.
+//   Batch: consecutive key/value heads of the work list. Their packed operands fit kPackedBudget_bytes.
+//   Part: the key/value heads of one sequence in a batch.
+//   Head: a key/value head, with the `group` query heads that read it.
+//   Tile: some queries of one query head.
+//   Block: some keys of a key/value head. A block is packed as panels of keys.
 //
 // Tiles, blocks and panels are numbered within a batch.
 // PackedHeads::first_tile, first_block and first_panel are the smallest numbers in a part.
 // find_owner() returns the part to which a number belongs.
 // head_task_of(), block_task_of() and tile_task_of() return the task with a number.
 
-/// Counts of parts, heads, tiles, blocks and panels (see the top of this file), for one head or several heads.
+/// Numbers of parts, heads, tiles, blocks and panels (see the top of this file), in one head or several heads.
 struct HeadCounts {
   std::int64_t parts = 0, heads = 0;
-  std::int64_t tiles = 0, blocks = 0;  ///< query tiles of all query heads; key blocks of all key/value heads
-  std::int64_t panels = 0;             ///< key panels of all key/value heads
+  /// Numbers of query tiles of all query heads, and of key blocks of all key/value heads.
+  std::int64_t tiles = 0, blocks = 0;
+  std::int64_t panels = 0;  ///< key panels of all key/value heads
 
   void add(const HeadCounts& other) {
     for (const auto count : kCounts) this->*count += other.*count;
@@ -38,7 +40,7 @@ struct HeadCounts {
     for (const auto count : kCounts) this->*count = std::max(this->*count, other.*count);
   }
 
-  /// Sets the numbers of tiles, blocks and panels for `buffers` buffers of one key/value head each.
+  /// Sets the numbers of tiles, blocks and panels to those of `buffers` buffers. Each buffer holds one key/value head.
   /// `capacity` is the capacity of one buffer.
   void set_head_buffers(const HeadCounts& capacity, std::int64_t group, std::int64_t buffers) {
     tiles = buffers * group * capacity.tiles;
@@ -118,12 +120,12 @@ struct HeadSurvey {
 inline constexpr double kPackedBudget_bytes = std::int64_t{24} << 20;
 
 /// Cuts the key/value heads of a work list, in order, into batches whose packed operands fit kPackedBudget_bytes.
-/// A batch has at least one head. Plan provides:
-///   p                           the problem;
-///   list                        the work list;
-///   tile_rows, kBlock, kPanel   the lengths of a query tile, key block and panel;
-///   whole_heads                 true if each thread packs one head at a time; batches then have no size limit;
-///   head_bytes(part)            the packed bytes of one head of a part.
+/// A batch has at least one head. Plan has these members:
+///   p: the problem.
+///   list: the work list.
+///   tile_rows, kBlock, kPanel: the lengths of a query tile, key block and panel.
+///   whole_heads: true if each thread packs one head at a time. Batches then have no size limit.
+///   head_bytes(part): the packed bytes of one head of a part.
 template <class Plan>
 class HeadBatches {
  public:
@@ -171,7 +173,7 @@ class HeadBatches {
     return all;
   }
 
-  /// Returns the largest value of each count in any batch.
+  /// Returns the largest number of parts in any batch, and likewise of heads, tiles, blocks and panels.
   HeadCounts max_batch_counts() const {
     HeadCounts maxima;
     Cursor cursor;
@@ -250,7 +252,7 @@ class HeadBatch : public HeadCounts {
 /// An element's range begins at its member `first`, and ends where the range of the next element begins.
 template <class Holder>
 const Holder& find_owner(const Holder* all, std::int64_t count, std::int64_t Holder::*first, std::int64_t at) {
-  // Takes the last element whose `first` is at most `at`. Earlier elements with the same `first` have empty ranges.
+  // Selects the last element whose `first` is at most `at`. Earlier elements with the same `first` have empty ranges.
   const auto before = [first](std::int64_t number, const Holder& each) { return number < each.*first; };
   return std::upper_bound(all, all + count, at, before)[-1];
 }

@@ -22,8 +22,8 @@ namespace headgate::HWY_NAMESPACE {
 /// Stands for an absent score rule.
 struct NoRule {};
 
-/// Locates the elements of a bias or mask for several queries and for the keys from column `c` of a key block on.
-/// rows[m] is the address of query m's element for the first key of the block.
+/// Locates elements of a bias or mask for several queries and the keys of one key block.
+/// rows[m] is the address of query m's element for the first key of the block. Elements are read from column c on.
 struct RuleRows {
   const void* const* rows;
   std::int64_t c;
@@ -81,23 +81,23 @@ struct MaskRows : RuleRows {
 };
 
 /// Selects whether RegisterRules handles overflow when it adds biases:
-///   unhandled   A score of +∞ plus a bias of −∞ is NaN. Two finite biases may add up to ±∞.
-///               The kernel must check for NaN.
-///   handled     A bias of −∞ makes every score −∞. The sum of two finite biases is clamped, as in ScoreRules.
-/// With both values, log2(e) times a finite bias may overflow to ±∞, which ScoreRules prevents by clamping.
+///   unhandled: A score of +∞ plus a bias of −∞ is NaN. Two finite biases may add up to ±∞.
+///     The kernel must check for NaN.
+///   handled: A bias of −∞ makes every score −∞. The sum of two finite biases is clamped, as in ScoreRules.
+/// In both cases, log2(e) times a finite bias may overflow to ±∞. ScoreRules prevents this by clamping.
 /// If running maxima are moderate, the key's weight is 0, ∞ or NaN with or without this clamping.
 enum class Overflow { unhandled, handled };
 
-/// Applies biases and masks to scores in registers. They are template arguments:
-///   Addend   is BiasRows, or NoRule without a bias;
-///   Second   is KeyBiasRow, MaskRows or NoRule.
+/// Applies biases and masks to scores in registers. Template arguments select the rules:
+///   Addend: BiasRows, or NoRule without a bias.
+///   Second: KeyBiasRow, MaskRows or NoRule.
 /// Adds terms in the order of ScoreRules, so that scores are bitwise identical unless they overflow (Overflow).
 template <typename T, class Addend, class Second, Overflow kOverflow>
 struct RegisterRules {
   Addend addend;
   Second second;
 
-  /// Applies the rules to the scores of query m for a vector of keys that begins at column c + x of the block.
+  /// Applies the rules to one vector of scores, of query m and the keys from column c + x of the block on.
   HWY_INLINE hn::Vec<Tag<T>> apply(hn::Vec<Tag<T>> score, std::int64_t m, std::int64_t x) const {
     if constexpr (!std::is_same_v<Addend, NoRule>) score = add(score, m, x);
     if constexpr (std::is_same_v<Second, MaskRows>) score = second.hide_masked_scores(score, m, x);
@@ -159,7 +159,8 @@ struct RuleAddresses {
     key_bias = static_cast<const T*>(row.data) + row.start + j0;
   }
 
-  /// Calls visit() with the RegisterRules that `fused` describes. Their first column is column c of the block.
+  /// Calls visit(rules) with the RegisterRules that `fused` selects.
+  /// They apply to the keys from column c of the block on.
   template <Overflow kOverflow, class Visit>
   HWY_INLINE void visit(const FusedRules& fused, std::int64_t c, const Visit& visit) const {
     constexpr bool kIsFloat = std::is_same_v<T, float>;

@@ -44,7 +44,7 @@ class RowPrefetch {
 class PrefetchQueue {
  public:
   PrefetchQueue() = default;
-  /// Describes the lines of `blocks`. `calls` calls of prefetch() prefetch all of them.
+  /// Constructs a queue of the lines of all `blocks`. `calls` calls of prefetch() prefetch all these lines.
   /// The array `blocks` must outlive the queue.
   PrefetchQueue(const RowPrefetch* blocks, std::int64_t count, std::int64_t calls)
       : next_(blocks), end_(blocks + count) {

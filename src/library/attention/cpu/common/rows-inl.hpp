@@ -54,7 +54,7 @@ inline RowPrefetch prefetch_rows(const HeadRows<const void>& from, std::int64_t 
           from.row_stride * bytes, steps};
 }
 
-/// The tensors of the keys, or those of the values.
+/// The tensors that store the keys, or those that store the values.
 struct KeyTensors {
   const ConstTensorView& rows;       ///< k or v
   const ConstTensorView& scale;      ///< scales of int8 rows; absent for other dtypes
@@ -64,7 +64,7 @@ inline KeyTensors key_tensors(const Problem& p) { return {p.inputs.k, p.inputs.k
 inline KeyTensors value_tensors(const Problem& p) { return {p.inputs.v, p.inputs.v_scale, p.inputs.v_first}; }
 
 /// Rows of k or v of one sequence and head. The rows may be stored in pages. They may be int8, with one scale per row.
-/// Beside int8 rows, a second tensor may hold the sequence's first rows in floating point. These rows are unrounded.
+/// Beside int8 rows, a second tensor may hold unrounded rows: the sequence's first rows in floating point.
 class KeyRows {
  public:
   KeyRows(const Problem& p, const KeyTensors& of, const Sequence& s, std::int64_t h)
@@ -101,8 +101,9 @@ class KeyRows {
     const E* first = nullptr;  ///< null if k and v are stored in pages
     std::int64_t step = 0;
   };
-  /// Returns the rows of dtype(), from row j on. Run::first is null if k and v are stored in pages.
-  /// scales_from() does the same for scales.
+  /// Returns the run of stored rows (of dtype()) that begins with row j.
+  /// Run::first is null if rows are stored in pages.
+  /// scales_from() does the same for the scales of the rows.
   template <typename E>
   Run<E> rows_from(std::int64_t j) const {
     return page_ > 0 ? Run<E>() : Run<E>{rows_.at<E>(j, 0, cols), rows_.row_stride};
@@ -111,7 +112,7 @@ class KeyRows {
     return page_ > 0 ? Run<float>() : Run<float>{scales_.at<float>(j, 0, 1), scales_.row_stride};
   }
 
-  /// Calls visit(r, address) for r < n. `address` points to row first + r in the tensor of dtype().
+  /// Calls visit(r, address) for r < n. `address` points to row first + r, as stored with dtype().
   template <typename E, class Visit>
   void each_row(std::int64_t first, std::int64_t n, const Visit& visit) const {
     each_run<E>(rows_, page_stride_, first, n,
@@ -135,9 +136,9 @@ class KeyRows {
   std::int64_t cols;
 
  private:
-  /// Calls visit(r, end, address, step) for runs of rows, each in one page. A run is rows first + r … first + end.
-  /// All runs together are rows first … first + n. `address` points to the first row of the run, and `step` is the row
-  /// stride.
+  /// Calls visit(r, end, address, step) for each run of rows that lie in one page.
+  /// All runs together are rows first … first + n.
+  /// A run is rows first + r … first + end. Its first row is at `address`, and `step` is its row stride.
   template <typename E, class Visit>
   void each_run(const HeadRows<const void>& rows, std::int64_t page_stride, std::int64_t first, std::int64_t n,
                 const Visit& visit) const {
@@ -191,7 +192,7 @@ const T* padded_row(const Rows& from, std::int64_t i, T* HWY_RESTRICT buffer) {
   return buffer;
 }
 
-/// Replaces to[j] by op(to[j], from[j]…) for j < n, a vector at a time. Does not access elements beyond n.
+/// Replaces to[j] by op(to[j], from[j]…) for j < n, one vector at a time. Accesses no elements beyond n.
 template <typename T, class Op, class... From>
 HWY_INLINE void update_row(T* HWY_RESTRICT to, std::int64_t n, const Op& op, const From* HWY_RESTRICT... from) {
   const Tag<T> d;
@@ -209,8 +210,8 @@ HWY_INLINE void update_row(T* HWY_RESTRICT to, std::int64_t n, const Op& op, con
 }
 
 #if HWY_TARGET != HWY_SCALAR
-/// Implements interleave_rows() for rows r … n that fill whole vectors.
-/// Uses vectors of type D, then vectors of half as many lanes, and so on. Increases r by the number of rows done.
+/// Implements interleave_rows() for those of the rows r … n that fill whole vectors.
+/// Uses vectors of type D, then vectors of half as many lanes, and so on. Adds the number of rows done to r.
 template <std::int64_t kRows, class D, typename T = hn::TFromD<D>>
 HWY_INLINE void interleave_vectors(D d, T* HWY_RESTRICT out, const T* const* rows, std::int64_t& r, std::int64_t n,
                                    std::int64_t cols, T factor) {
@@ -231,7 +232,7 @@ HWY_INLINE void interleave_vectors(D d, T* HWY_RESTRICT out, const T* const* row
 }
 #endif
 
-/// Transposes a matrix: out[c · kRows + r] = factor · rows[r][c] for r < n ≤ kRows and c < cols.
+/// Transposes and scales a matrix: out[c · kRows + r] = factor · rows[r][c] for r < n ≤ kRows and c < cols.
 template <std::int64_t kRows, typename T>
 HWY_INLINE void interleave_rows(T* HWY_RESTRICT out, const T* const* rows, std::int64_t n, std::int64_t cols,
                                 T factor) {

@@ -32,15 +32,16 @@ void mark_listed_keys(const Problem& p, const Sequence& sequence, std::int64_t h
   });
 }
 
-/// Selects how a kernel applies score rules that consist of a bias, a key bias, a mask, or several of these.
+/// Selects where a kernel applies score rules that consist only of biases and masks (bias, key bias, mask).
 /// Scores do not depend on this choice: they are bitwise identical.
 struct FusedRules {
   enum class Location : std::uint8_t {
-    none,       ///< nothing to choose: there are no rules, or other rules than biases and masks
+    none,       ///< not applicable: there are no rules, or some are neither biases nor masks
     memory,     ///< the kernel applies the rules to scores in memory
     registers,  ///< the kernel applies the rules to scores in registers
   };
-  enum class Addend : std::uint8_t { none, own, bf16 };  ///< dtype of bias or key bias; `own` is the compute type
+  /// Dtype of the bias, or of the key bias: none if there is neither; `own` is the type that the kernel computes in.
+  enum class Addend : std::uint8_t { none, own, bf16 };
   enum class Second : std::uint8_t { none, key_bias, mask };
 
   Location location = Location::none;
@@ -53,15 +54,14 @@ struct FusedRules {
   bool in_registers() const { return location == Location::registers; }
 };
 
-/// Bound for running maxima. A strip adds biases in registers if its running maxima exceed the bound.
-/// Otherwise ScoreRules adds them.
-/// The two differ for large negative biases, whose product with log2(e) overflows to −∞: only ScoreRules clamps it.
+/// Bound on running maxima, above which a strip adds biases in registers. Otherwise ScoreRules adds them.
+/// For large negative biases, the product with log2(e) overflows to −∞ in registers. ScoreRules clamps the product.
 /// With maxima above the bound, the key's weight is 0 in both cases.
 template <typename T>
 inline constexpr T kLeastFusedMaximum = T{-1e30};
 
-/// Turns scale · q·k into scores s: applies softcap, ALiBi, biases, boolean mask and key lists.
-/// Visibility handles causality, window and key lengths, which limit the keys that a query visits.
+/// Turns products scale · q·k into scores s. Applies softcap, ALiBi, biases, boolean mask and key lists.
+/// Causality, window and key lengths are left to Visibility, which limits the keys that a query visits.
 ///
 /// Results are s · log2(e), ready for exp2. Without softcap and ALiBi, query_factor() includes the factor log2(e).
 template <typename T>
@@ -77,12 +77,12 @@ class ScoreRules {
            in.key_indices.present();
   }
   bool capped() const { return p_.softcap > 0; }
-  /// Returns how kernels may apply the rules. Kernels may apply them in registers under these conditions:
+  /// Returns how kernels may apply the rules. They may apply them in registers if three conditions hold:
   ///   Keys are adjacent in the memory of each bias and mask.
   ///   There is one rule, or an addend (bias or key bias) with one more rule.
-  ///   There are no sinks, or no largest score is requested (`finds_largest`).
-  /// The last condition is needed because a row's running maximum may be its sink. In registers, a finite bias may then
-  /// overflow to −∞, and the largest score would wrongly be −∞.
+  ///   There are no sinks, or the largest score is not requested (`finds_largest` is false).
+  /// The third condition is needed because a row's running maximum may be its sink.
+  /// In registers, a finite bias may then overflow to −∞, and the largest score would wrongly be −∞.
   FusedRules fused(bool finds_largest) const {
     using Location = FusedRules::Location;
     const AttentionInputs& in = p_.inputs;
@@ -118,9 +118,9 @@ class ScoreRules {
   T query_factor() const { return static_cast<T>(in_natural_units() ? p_.scale : p_.scale * kLog2e); }
 
   /// Applies the rules to n scores of query i of query head h, from key `first` on.
-  ///   s        holds query_factor() · q·k before, and scores times log2(e) after;
-  ///   slope    receives the softcap's derivative 1 − tanh² for each score, unless null;
-  ///   buffer   is scratch for 2 n elements.
+  ///   s: query_factor() · q·k on entry, and scores times log2(e) on return.
+  ///   slope: receives the softcap's derivative 1 − tanh² for each score, unless null.
+  ///   buffer: scratch for 2 n elements.
   ///
   /// Adds bias and key bias first, each times log2(e), and then adds their sum to the score.
   /// With a bias of −10⁹ in f32, another order would change scores by up to 128.
@@ -133,7 +133,7 @@ class ScoreRules {
     hide_unmarked(s, n, buffer);
   }
 
-  /// Applies the rules, except key lists, to the scores of the n keys in `keys`, which are in ascending order.
+  /// Applies the rules, except key lists, to the scores of n listed keys. `keys` holds these keys in ascending order.
   void apply_listed(T* HWY_RESTRICT s, T* HWY_RESTRICT slope, const Sequence& sequence, std::int64_t h, std::int64_t i,
                     const std::int64_t* keys, std::int64_t n, T* HWY_RESTRICT buffer) const {
     apply_in(ListedColumns{keys}, s, slope, sequence, h, i, n, buffer);
@@ -156,7 +156,7 @@ class ScoreRules {
   /// Columns of consecutive keys. Column 0 is key `first`.
   struct KeyRun {
     std::int64_t first;
-    /// Returns position `at` minus the position of the key in column j.
+    /// Returns the position `at` of a query minus the position of the key in column j.
     /// Converts j from 32 bits, because all targets have vector instructions for this conversion.
     T offset(std::int64_t at, std::int64_t j) const {
       return static_cast<T>(at - first) - static_cast<T>(static_cast<std::int32_t>(j));

@@ -66,8 +66,8 @@ struct HidingRow {
 
 /// Finds the keys that a strip of queries has to visit. Kernels skip all other keys.
 /// A key must be visited if mask, bias and key bias each show it to at least one query of the strip.
-/// Results must not depend on strides, although the first key that a row visits affects the last bits of its softmax.
-/// These tensors are therefore read in the same way for all dtypes and strides.
+/// The first key that a row visits affects the last bits of its softmax, but results must not depend on strides.
+/// Mask and biases are therefore read in the same way for all dtypes and strides.
 class ShownKeys {
  public:
   explicit ShownKeys(const Problem& p) : maps_{&p.inputs.mask, &p.inputs.bias, &p.inputs.key_bias} {}
@@ -106,7 +106,7 @@ class ShownKeys {
   static KeyRange narrow_to(const HeadRows<const void>& map, Bits hidden, const KeyRange& keys, std::int64_t rows,
                             const QueryOf& query_of) {
     KeyRange shown{keys.end, keys.begin};
-    const std::int64_t different = map.row_stride == 0 ? 1 : rows;  // with row stride 0, all rows are the same
+    const std::int64_t different = map.row_stride == 0 ? 1 : rows;  // row stride 0: all queries share one row
     for (std::int64_t m = 0; m < different; ++m) {
       const std::int64_t offset = (map.start + query_of(m) * map.row_stride) * static_cast<std::int64_t>(sizeof(Bits));
       const HidingRow<Bits> row{static_cast<const char*>(map.data) + offset, map.stride, hidden};

@@ -20,12 +20,13 @@ namespace headgate::HWY_NAMESPACE {
 /// Strips visit whole panels of keys. If a row does not see a key, the score is −∞.
 struct StripColumns {
   std::int64_t begin = 0, end = 0;      ///< columns of keys that at least one row sees
-  std::int64_t c0 = 0, c1 = 0;          ///< columns [begin, end), extended to whole panels
+  std::int64_t c0 = 0, c1 = 0;          ///< begin and end, rounded outwards to whole panels
   std::int64_t whole0 = 0, whole1 = 0;  ///< columns of whole panels in which every row sees every key
   bool empty() const { return begin >= end; }
 };
 
-/// Query rows r … r + rows of a tile, while they visit the key block that begins at key j0.
+/// A strip of a tile, together with the key block that the tile visits.
+/// The strip has query rows r … r + rows of the tile. The block begins at key j0.
 template <typename T>
 struct Strip {
   std::int64_t r = 0, rows = 0, j0 = 0;
@@ -34,19 +35,19 @@ struct Strip {
 };
 
 // In the functions below, Kernel computes one query tile.
-// It cuts the tile into bands of kBandRows rows, and bands into strips of kStripRows rows. It provides:
-//   Plan                its plan, with kStripRows, kBandRows, kBlock and kPanel;
-//   BlockStrip          the type of its strips: Strip, or a type derived from Strip;
-//   visibility()        the keys that each query sees;
-//   query(r)            the query in row r of the tile;
-//   columns(s)          the columns of the block that strip s visits; s.r, s.rows and s.j0 are set;
-//   scores(m)           the address of the scores of row m of a band for the current key block;
-//   begin(s)            prepares strip s for the panels of the block;
-//   panel(s, c)         processes the panel at column c, which may be outside the columns that strip s visits;
-//   end(strips, count)  finishes the block for `count` strips of a band.
+// It cuts the tile into bands of kBandRows rows, and bands into strips of kStripRows rows. It has these members:
+//   Plan: its plan, with kStripRows, kBandRows, kBlock and kPanel.
+//   BlockStrip: the type of its strips, which is Strip or derived from Strip.
+//   visibility(): the keys that each query sees.
+//   query(r): the query in row r of the tile.
+//   columns(s): the columns of the block that strip s visits. The caller has set s.r, s.rows and s.j0.
+//   scores(m): the address of the scores of row m of a band for the current key block.
+//   begin(s): prepares strip s for the panels of the block.
+//   panel(s, c): processes the panel at column c, which may be outside the columns that strip s visits.
+//   end(strips, count): finishes the block for `count` strips of a band.
 
-/// Sets `s` to the strip that begins at row r, for the key block that begins at key j0.
-/// The strip belongs to the band of rows [band, end) of a tile.
+/// Fills in `s` for the strip that begins at row r of a tile, and for the key block that begins at key j0.
+/// Rows [band, end) of the tile are the band that contains the strip.
 template <class Kernel>
 void set_strip(const Kernel& kernel, typename Kernel::BlockStrip& s, std::int64_t j0, std::int64_t r, std::int64_t band,
                std::int64_t end) {
@@ -70,7 +71,8 @@ void set_strip(const Kernel& kernel, typename Kernel::BlockStrip& s, std::int64_
   s.at.whole1 = visited(down(column(kernel.visibility().row(first).end)));
 }
 
-/// Visits all key blocks that contain keys of `seen`, with the `count` rows of a tile in bands of `band` rows.
+/// Visits all key blocks that contain keys of `seen`, with a tile of `count` rows.
+/// Cuts the tile into bands of `band` rows.
 /// All strips of a band process one panel before the next panel, so that the panel stays in the first-level cache.
 template <class Kernel>
 void visit_blocks(const Kernel& kernel, const KeyRange& seen, std::int64_t count, std::int64_t band) {
@@ -97,7 +99,7 @@ void visit_blocks(const Kernel& kernel, const KeyRange& seen, std::int64_t count
   }
 }
 
-/// Returns the keys of block `number` that must be packed if queries see the keys `seen`.
+/// Returns which keys of key block `number` must be packed if queries see the keys `seen`.
 /// Extends the range downwards to the start of a panel. The range never exceeds seen.end.
 inline KeyRange packed_keys(const KeyRange& seen, std::int64_t number, std::int64_t block, std::int64_t panel) {
   return {std::max(number * block, seen.begin / panel * panel), std::min((number + 1) * block, seen.end)};

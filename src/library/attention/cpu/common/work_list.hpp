@@ -93,7 +93,8 @@ class WorkSlot {
   PlannedWork* work_ = nullptr;
 };
 
-/// Implements PlannedWork by a Plan, its Buffers(workspace, plan), and a function kRun(plan, buffers).
+/// Implements PlannedWork with a plan, its buffers, and the function kRun(plan, buffers).
+/// The buffers are constructed as Buffers(workspace, plan).
 template <class Plan, class Buffers, void kRun(const Plan&, const Buffers&)>
 class PlannedKernel final : public PlannedWork {
  public:

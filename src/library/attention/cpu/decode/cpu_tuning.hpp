@@ -14,13 +14,13 @@ struct CpuTuning {
     bool into_first_level = false;
     std::int64_t distance_bytes = 16384;
   };
-  /// Prefetch settings. They depend on how many query rows (queries times heads) share a row of k or v:
-  ///   few           few query rows: memory bandwidth is the limit;
-  ///   many          more query rows with f32 keys: arithmetic takes at least as long as memory accesses;
-  ///   many_narrow   more query rows with keys of fewer bits.
+  /// Prefetch settings. They depend on the number of query rows (queries times heads) that share a row of k or v:
+  ///   few: few query rows. Memory bandwidth is the limit.
+  ///   many: more query rows, and keys of 32 or 64 bits. Arithmetic takes at least as long as memory accesses.
+  ///   many_narrow: more query rows, and keys of fewer bits.
   PrefetchSettings few, many, many_narrow;
 
-  /// Returns the settings for rows of k or v that are shared by `rows_against` query rows each.
+  /// Returns the settings for rows of k or v, each of which is multiplied by `rows_against` query rows.
   /// Elements of k and v have `element_bytes` bytes.
   const PrefetchSettings& prefetch_settings(std::int64_t rows_against, std::size_t element_bytes) const {
     if (rows_against < (element_bytes == 1 ? 4 : 8)) return few;
@@ -40,8 +40,8 @@ inline CpuTuning tuning_of_cpu() {
                             .least_dot_rows = 4};
   constexpr CpuTuning::PrefetchSettings kFirstLevel{.into_first_level = true, .distance_bytes = 8192};
   constexpr CpuTuning kAmd{.few = kFirstLevel, .many = kFirstLevel, .many_narrow = kFirstLevel};
-  // amdfam19h is Zen 4, and also Zen 3, which has an equally small first-level cache but no AVX-512. Zen 3 was not
-  // measured.
+  // The name amdfam19h includes Zen 4 and Zen 3. Zen 3 has an equally small first-level cache, but no AVX-512.
+  // Zen 3 was not measured.
   if (__builtin_cpu_is("amdfam19h") != 0) return kZen4;
   if (__builtin_cpu_is("amd") != 0) return kAmd;
 #endif

@@ -24,8 +24,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Decides which scores use bf16 dot products (AVX-512 BF16), and prepares queries for these dot products.
-/// Dot products require that q and k are bf16, and that native16_unit() selects these instructions.
+/// Decides which sequences use bf16 dot products (AVX-512 BF16) for scores, and prepares their queries.
+/// Dot products require that q and k are bf16, and that native16_unit() selects AVX-512 BF16.
 /// Scores are as accurate as with f32 products: a product of two bf16 numbers is exact, and sums are f32.
 /// ScoreRules::query_factor() is split into a power of two and a remaining factor.
 /// Queries are multiplied by the power of two, which is exact. Scores are multiplied by the remaining factor.
@@ -42,8 +42,8 @@ class DotScores {
 
   bool available() const { return available_; }
   /// Returns true if a sequence should use dot products. Returns false in two cases:
-  ///   there are few query rows, so that memory bandwidth is the limit;
-  ///   an element of q is outside the bounds of all_between_bounds().
+  ///   There are few query rows. Memory bandwidth is then the limit.
+  ///   An element of q is outside the bounds of all_between_bounds().
   /// Dot products flush numbers below 2⁻¹²⁶ to 0. For q within the bounds, this changes a score by at most D · 2⁻⁶⁶.
   bool suit(const Sequence& sequence) const {
     if (!available_ || p_.group * sequence.T < least_rows_) return false;
@@ -57,7 +57,7 @@ class DotScores {
     return true;
   }
 
-  /// Multiplies query i by the power of two that was split off the query factor, and stores it in `to`.
+  /// Writes query i times factor_of_queries_ to `to`. This is exact, because the factor is a power of two.
   void load_query(BFloat16* HWY_RESTRICT to, const HeadRows<const void>& q, std::int64_t i) const {
     const BFloat16* row = q.at<BFloat16>(i, 0, p_.D);
     for (std::int64_t x = 0; x < p_.D; ++x) to[x] = to_bf16(to_f32(row[x * q.stride]) * factor_of_queries_);
@@ -108,7 +108,8 @@ void pack_dot_queries(const View<BFloat16, 2>& packed, BFloat16* HWY_RESTRICT bu
 }
 
 #if HWY_TARGET == HWY_AVX3
-/// Loads kHalfVector elements of each of two keys into one vector. Elements from `columns` on are zeros.
+/// Loads kHalfVector elements of key `first` into the lower half of a vector, and of key `second` into the upper half.
+/// Elements from `columns` on are zeros.
 HWY_INLINE __m512 load_paired_keys(const BFloat16* first, const BFloat16* second, std::int64_t columns) {
   const auto half = [columns](const BFloat16* from) HWY_ATTR {
     if (columns >= kHalfVector) return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
@@ -128,7 +129,8 @@ HWY_INLINE __m512 add_dots(__m512 query, __m512 key, __m512 sum) {
 /// The lower half of sums[r][v] belongs to query r and key v, the upper half to query r and key kVectors + v.
 template <std::int64_t kRows, std::int64_t kVectors, std::int64_t s_stride>
 HWY_INLINE void store_paired_sums(const __m512 (&sums)[kRows][kVectors], __m512 factor, float* HWY_RESTRICT to) {
-  // Adds neighbouring lanes of vectors n and n + 1 of `sums`. Vectors are counted row by row.
+  // Adds lanes that are two apart, in each block of four lanes of vectors n and n + 1 of `sums`.
+  // Interleaves the results of both vectors. Vectors are numbered row by row.
   const auto halved = [&](std::int64_t n) HWY_ATTR {
     const __m512 even = sums[n / kVectors][n % kVectors], odd = sums[n / kVectors][n % kVectors + 1];
     return _mm512_castps_pd(_mm512_add_ps(_mm512_unpacklo_ps(even, odd), _mm512_unpackhi_ps(even, odd)));

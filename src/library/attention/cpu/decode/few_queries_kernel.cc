@@ -37,12 +37,13 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Describes a sequence with few queries. A split is a range of the sequence's keys.
-/// The members first_… locate the sequence's results in the buffers of the call.
+/// Describes a sequence with few queries. Its keys are cut into splits, which are ranges of keys.
 /// A row is one query of one query head. Row g·T + i is query i of the g-th query head that reads a key/value head.
 /// Each split of a key/value head yields one partial softmax per row.
 /// Partial softmaxes are numbered by sequence, then head, then split, then row.
-/// Rows that a gate threshold skips are closed. Scratch and partial softmaxes hold only the other rows, the open rows.
+/// A gate threshold closes the rows that it skips.
+/// Scratch and partial softmaxes hold only the other rows, the open rows.
+/// The members first_… locate the sequence's results in the buffers of the call.
 struct FewQueries {
   Sequence sequence;
   std::int64_t rows = 0;           ///< number of rows of a key/value head: group · T
@@ -56,7 +57,7 @@ struct FewQueries {
 
 /// Row stride of scores, in elements.
 /// A row is one cache line longer than the longest split, so that rows map to different cache sets.
-/// All types of keys have the same stride, so that they share compiled products.
+/// The stride is the same for all types of keys, so that they share the compiled code of products.
 inline constexpr std::int64_t kScoreStride = kLongSplitKeys + 16;
 
 /// Plans the forward pass for few queries. E is the element type of k and v. T is the type of the arithmetic.
@@ -74,7 +75,7 @@ struct FewQueriesPlan {
   }
 
   /// Calls visit(each) for every sequence of the list.
-  /// Returns one more entry. Its first_split, first_partial and first_query are the totals of the call.
+  /// Returns the totals of all sequences as members first_split, first_partial and first_query.
   template <class Visit>
   FewQueries visit_sequences(const Visit& visit) const {
     FewQueries each;
@@ -144,7 +145,7 @@ struct FewQueriesBuffers {
   }
 
   View<FewQueries, 1> sequences;
-  // Partial softmaxes, in the order that FewQueries describes:
+  // maxima, sums and out hold the partial softmaxes, in the order that FewQueries describes.
   View<T, 1> maxima;  ///< maximum score times log2(e); −∞ if the row sees no key of the split
   View<T, 1> sums;    ///< Σ exp2(s − maximum)
   View<T, 2> out;     ///< Σ exp2(s − maximum) v
@@ -163,7 +164,7 @@ struct KeySplit {
   bool operator==(const KeySplit& other) const = default;
 };
 
-/// The keys of one split, and the addresses of their rows. Holds no keys if at.each is null.
+/// The keys of one split, and the addresses of their rows in k. Empty if at.each is null.
 template <typename T, typename E>
 struct LocatedKeys {
   KeySplit at;
@@ -171,8 +172,8 @@ struct LocatedKeys {
   bool have_rules = false;  ///< true if biases, masks or other score rules may change or hide scores of these keys
 };
 
-/// Partial softmax of a split. FewQueriesBuffers describes the members.
-/// Each array has one entry per open row, which is a row that the gate threshold does not skip.
+/// Partial softmax of a split, with the same members as in FewQueriesBuffers.
+/// Each array has one entry per open row. Open rows are those that the gate threshold does not skip.
 template <typename T>
 struct PartialSoftmax {
   T *maxima, *sums;
@@ -211,8 +212,8 @@ class FewQueriesWorker {
     shared_.open_counts(number_of(each), h) = count;
   }
 
-  /// Computes the partial softmax of one split. Reads no keys if all rows of the head are closed by the gate threshold.
-  /// Also prefetches the first keys of `following`, unless empty: the split that this thread will probably run next.
+  /// Computes the partial softmax of one split. Reads no keys if the gate threshold closes all rows of the head.
+  /// Unless `following` is empty, prefetches its first keys. It is the split that this thread will probably run next.
   void run_split(const KeySplit& at, const KeySplit& following) {
     pack_head_queries(*at.each, at.h);
     if (scores_.shape[0] == 0) return;
@@ -339,8 +340,8 @@ class FewQueriesWorker {
     return true;
   }
 
-  /// Makes the keys of a split current, which moves them from next_keys_ to keys_.
-  /// If next_keys_ holds another split, first stores the addresses of this split's keys, and prefetches the first keys.
+  /// Makes split `at` the current one: moves its keys from next_keys_ to keys_.
+  /// If next_keys_ holds another split, first stores the addresses of the keys of `at`, and prefetches the first keys.
   void set_current_keys(const KeySplit& at) {
     if (!(next_keys_.at == at)) {
       locate_next_keys(at, scratch_.slots.data);
@@ -431,7 +432,7 @@ class FewQueriesWorker {
     const Visibility visibility(p_, sequence);
     const std::int64_t n = keys.count;
     for (std::int64_t r = 0; r < scores_.shape[0]; ++r) {
-      // Visibility may take keys as ascending here: only streams permute keys, and every row sees the keys of streams.
+      // Hides keys as if they were in ascending order. Streams are not, but every row sees all keys of the streams.
       const auto [h, i] = query_of(*packed_sequence_, h_, r);
       plan_.rules.apply_and_hide(scores_.at(r), visibility, sequence, h, i, keys.first, 0, n, scratch_.rule_row.data);
       std::fill(scores_.at(r) + n, scores_.at(r) + round_up(n, kLanes<T>), kHidden);
@@ -452,7 +453,8 @@ class FewQueriesWorker {
   const FewQueries* packed_sequence_ = nullptr;  // sequence whose queries are packed, or null
   std::int64_t h_ = 0;                           // key/value head whose queries are packed
   View<T, 2> scores_;                            // scores of the head's open rows, in scratch_.scores
-  // keys of the current split; keys of the next split, whose first rows are already prefetched
+  // keys_ holds the keys of the current split.
+  // next_keys_ holds the keys of the next split, whose first rows are already prefetched.
   LocatedKeys<T, E> keys_, next_keys_;
   SplitRows<T, E> values_;  // values of the current split
   ShownKeys shown_;

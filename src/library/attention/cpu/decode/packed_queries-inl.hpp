@@ -19,7 +19,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// One query: row i of its query head's rows.
+/// One query: row i of `rows`, which are the queries of one head.
 struct QueryRow {
   HeadRows<const void> rows;
   std::int64_t i;
@@ -67,7 +67,7 @@ class DotQueries {
     buffer_ = ws.take<BFloat16>("bf16 queries", most_rows, kPairedKeys * query_.shape[0]);
   }
 
-  /// Packs `rows` queries, multiplied by the power of two that DotScores splits off the query factor.
+  /// Packs `rows` queries. Each is multiplied by the power of two that DotScores splits off ScoreRules::query_factor().
   /// row_of(r) returns the QueryRow of row r.
   template <class RowOf>
   void pack(std::int64_t rows, const RowOf& row_of) {

@@ -50,8 +50,8 @@ T largest_of(T* HWY_RESTRICT s, std::int64_t n, const T* HWY_RESTRICT key_scales
   return hn::GetLane(hn::MaxOfLanes(d, hn::Max(even, odd)));
 }
 
-/// Replaces n scores s by exp2(s · key_scale − maximum) · value_scale. Each score has its own two scales.
-/// If `key_scales` or `value_scales` is null, these scales are 1. Processes whole vectors.
+/// Replaces n scores s by exp2(s · key_scale − maximum) · value_scale. Both scales differ from score to score.
+/// A null `key_scales` or `value_scales` stands for scales of 1. Processes whole vectors.
 template <typename T>
 RowSoftmax<T> scores_to_weights(T* HWY_RESTRICT s, std::int64_t n, const T* key_scales,
                                 const T* HWY_RESTRICT value_scales) {

@@ -53,9 +53,9 @@ struct OrderedKeys {
 
   /// Returns the number of keys per stream.
   std::int64_t stream_keys() const { return streamed / kTileKeys; }
-  /// Returns the position, in this order of the keys, of the first key after the streams.
+  /// Returns the position at which the streams end in this order of the keys.
   std::int64_t streams_end() const { return before_streams + streamed; }
-  /// Returns the key at position n in the order.
+  /// Returns the key at position n of this order.
   std::int64_t key(std::int64_t n) const {
     const std::int64_t in_streams = n - before_streams;
     if (in_streams < 0 || in_streams >= streamed) return first + n;
@@ -73,10 +73,10 @@ class SplitRows {
 
   SplitRows(const View<T, 2>& widened, const CpuTuning& tuning) : widened_(widened), tuning_(tuning) {}
 
-  /// Selects a sequence and head. `rows_against` is the number of query rows by which each row is multiplied.
-  /// There are two ways to read rows:
-  ///   in place, where each query tile converts them to T;
-  ///   from a buffer of rows that are converted once. This is slower, and used if the layout forbids reading in place.
+  /// Selects the rows of a sequence and head. Each row will be multiplied by `rows_against` query rows.
+  /// Rows are read in one of two ways:
+  ///   In place: each query tile converts them to T.
+  ///   From a buffer: rows are converted once. This is slower, and used only if the layout forbids reading in place.
   /// With `dots`, rows are always read in place, because bf16 dot products need no conversion.
   void select(const KeyRows& rows, std::int64_t rows_against, bool dots = false) {
     rows_ = rows;
@@ -84,8 +84,9 @@ class SplitRows {
     in_place_ = dots || (loads_stored<T, E>() && rows.stride() == 1 && rows.cols % kLanes<T> == 0);
   }
 
-  /// Assigns the rows of `keys` to the slots that begin at `slots`. Returns the end of these slots.
-  /// The number of slots is a multiple of kMostTileKeys.
+  /// Sets the keys of the split, and gives their row addresses the slots from `slots` on.
+  /// Returns the end of these slots.
+  /// The slots are filled later. Their number is a multiple of kMostTileKeys.
   const E** assign(const E** slots, const OrderedKeys& keys) {
     keys_ = keys;
     slots_ = slots;
@@ -93,7 +94,7 @@ class SplitRows {
     return slots + slots_used();
   }
 
-  /// Moves the row addresses to the slots that begin at `slots`. Returns the end of these slots.
+  /// Moves the row addresses to other slots, which begin at `slots`. Returns the end of these slots.
   const E** move(const E** slots) {
     std::copy(slots_, slots_ + filled_, slots);
     slots_ = slots;
@@ -103,7 +104,7 @@ class SplitRows {
   const OrderedKeys& keys() const { return keys_; }
 
   /// Visits all slots in ranges: calls visit(rows, first, n) with the StoredRows of slots first … first + n.
-  /// Between these calls, prefetches the rows `distance` slots ahead.
+  /// Between these calls, prefetches the rows that come `distance` slots later.
   /// After the last slot, prefetches the first rows of `following`, unless it is null.
   template <class Visit>
   void visit_rows(std::int64_t distance, SplitRows* following, const Visit& visit) {
@@ -119,12 +120,12 @@ class SplitRows {
     visit_converted_rows(keys_.count, distance, following, visit);
   }
 
-  /// Returns the prefetch distance in slots.
+  /// Returns how many slots before their use rows are prefetched.
   std::int64_t prefetch_distance() const { return rows_in(prefetch_settings().distance_bytes); }
 
   /// Returns how many value rows are added to the outputs at a time:
-  ///   few, to read rows in the order of their prefetches, which is fastest from memory;
-  ///   more, to load and store sums less often, which is faster if arithmetic is the limit.
+  ///   Few rows are read in the order of their prefetches, which is fastest from memory.
+  ///   More rows load and store sums less often, which is faster if arithmetic is the limit.
   std::int64_t values_at_a_time() const {
     if (!in_place_) return kWidenedKeys;
     if (!std::is_same_v<T, E>) return rows_in(kChunk_bytes);
@@ -132,15 +133,15 @@ class SplitRows {
     return rows_against_ < kTileRows ? kTileKeys : 2 * kTileKeys;
   }
 
-  /// Prefetches the rows of the first `n` slots.
+  /// Fills the first `n` slots, and prefetches their rows.
   void prefetch_first(std::int64_t n) {
     fill_to(n);
     PrefetchedRows<E> prefetcher = prefetched_rows(0, std::min(n, keys_.count));
     for (std::int64_t r = 0; r < n; r += kTileKeys) prefetch_whole_rows(prefetcher);
   }
 
-  /// Writes the scales of the rows to `buffer` (kMostKeys elements) in the order of the slots, and returns `buffer`.
-  /// Pads them with zeros to whole vectors. Returns null if rows have no scales.
+  /// Writes the rows' scales to `buffer` (kMostKeys elements) in the order of the slots, and returns `buffer`.
+  /// Pads the scales with zeros to whole vectors. Returns null if rows have no scales.
   const T* scales(T* HWY_RESTRICT buffer) const {
     if (!rows_->scaled()) return nullptr;
     const KeyRows::Run<float> run = rows_->scales_from(keys_.first);
@@ -157,7 +158,7 @@ class SplitRows {
   }
 
  private:
-  /// Implements visit_rows() for the first `end` slots, with rows that are converted to T.
+  /// Visits the first `end` slots, as visit_rows() does. Converts their rows to T in a buffer.
   template <class Visit>
   void visit_converted_rows(std::int64_t end, std::int64_t distance, SplitRows* following, const Visit& visit) {
     for (std::int64_t first = 0; first < end; first += kWidenedKeys) {
@@ -207,15 +208,14 @@ class SplitRows {
     }
   }
 
-  /// Fills the slots before `end`. If this split has fewer slots, fills the first slots of `following`, unless it is
-  /// null.
+  /// Fills the slots before `end`. Unless `following` is null, its first slots come after the slots of this split.
   void fill_with_following(std::int64_t end, SplitRows* following) {
     const std::int64_t own_end = following != nullptr ? std::min(end, slots_used()) : end;
     fill_to(own_end);
     if (own_end < end) following->fill_to(end - own_end);
   }
 
-  /// Writes row addresses to slots `begin` … `end`. The rows of `run` have a constant stride.
+  /// Writes row addresses to slots [begin, end). `run` has the rows in ascending order of keys, at a constant stride.
   void run_to_slots(const KeyRows::Run<E>& run, std::int64_t begin, std::int64_t end) {
     const E** HWY_RESTRICT slots = slots_;
     const std::int64_t apart = keys_.stream_keys() * run.step;  // distance between streams, in elements
@@ -231,7 +231,7 @@ class SplitRows {
     for (; r < end; ++r) slots[r] = run.first + r * run.step;
   }
 
-  /// Permutes `keys`, which has one value per key, into the order of slots. Writes to[begin … end).
+  /// Writes to[begin … end): the elements of `keys` in the order of the slots. `keys` has one element per key.
   template <typename Each, typename From>
   void to_slots(Each* HWY_RESTRICT to, std::int64_t begin, std::int64_t end, const From* HWY_RESTRICT keys) const {
     const std::int64_t apart = keys_.stream_keys();
@@ -247,8 +247,8 @@ class SplitRows {
 
   std::int64_t rows_in(std::int64_t bytes) const { return rows_in_bytes<E>(bytes, rows_->cols, kMostKeys); }
 
-  /// Returns an object that prefetches the rows in n slots. Returns an empty one if the elements of a row are not
-  /// adjacent.
+  /// Returns an object that prefetches the rows in n slots, from slot number `slot` on.
+  /// Returns an empty one if the elements of a row are not adjacent.
   PrefetchedRows<E> prefetched_rows(std::int64_t slot, std::int64_t n) const {
     return {slots_ + slot, rows_->stride() == 1 ? n : 0, rows_->cols, prefetch_settings().into_first_level};
   }

@@ -21,7 +21,8 @@ namespace headgate::HWY_NAMESPACE {
 /// Addresses of rows with elements E, in the order of their use.
 /// Each row is dense, and its length is a multiple of kLanes<T>.
 /// Code that uses rows n … n + kTileKeys prefetches the rows that come prefetch_distance entries later.
-/// The array needs that many more entries, which may be invalid addresses. prefetch_distance = 0 disables prefetching.
+/// The array therefore has prefetch_distance more entries. They may be invalid addresses.
+/// prefetch_distance = 0 disables prefetching.
 template <typename E>
 struct StoredRows {
   const E* const* rows = nullptr;
@@ -33,7 +34,7 @@ struct StoredRows {
 };
 
 /// Calls visit.operator()<E>() with the element type E of k and v, for products in T.
-/// `stored` is the dtype of k and v, which is the dtype of the queries. With kMayBeBytes, it may also be i8.
+/// `stored` is the dtype of k and v. It is the dtype of the queries, or i8 if kMayBeBytes is true.
 template <typename T, bool kMayBeBytes, class Visit>
 void with_stored_type(DType stored, const Visit& visit) {
   if constexpr (kMayBeBytes) {
@@ -99,10 +100,10 @@ HWY_INLINE X opaque_to_optimizer(X x) {
   return x;
 }
 
-/// Sizes of register tiles:
+/// Sizes of register tiles, in queries by keys or by vectors of columns:
 ///   Score tiles have kHighRows queries by kHighKeys keys if there are enough queries.
 ///   Other score tiles have up to kTileRows queries by kTileKeys keys.
-///   Value tiles have as many queries as score tiles, and value_vectors() vectors of columns.
+///   Value tiles have as many queries as score tiles, by value_vectors() vectors of columns.
 inline constexpr std::int64_t kHighRows = kHas32Registers ? 8 : 4;
 inline constexpr std::int64_t kHighKeys = 2;
 inline constexpr std::int64_t kTileRows = kHas32Registers ? 4 : 2;
@@ -121,8 +122,9 @@ std::int64_t rows_in_bytes(std::int64_t bytes, std::int64_t cols, std::int64_t m
 
 inline constexpr std::int64_t kLine_bytes = 64;
 
-/// Prefetches cache line number `line` of each of kTileKeys rows. `rows` are their addresses, which may be invalid.
-/// Alternating between lines of several rows is faster than one row after another (docs/design/decoding.md).
+/// Prefetches cache line number `line` of each of kTileKeys rows.
+/// `rows` holds the rows' addresses, which may be invalid.
+/// Alternating between the rows is faster than prefetching one row after another (docs/design/decoding.md).
 template <typename E>
 HWY_INLINE void prefetch_interleaved(const E* const* rows, std::int64_t line, bool into_first_level) {
   constexpr int kReads = 0, kFirstLevel = 3, kSecondLevel = 2;
@@ -156,7 +158,8 @@ class PrefetchedRows {
 
   std::int64_t lines_a_row() const { return lines_; }
 
-  /// Prefetches the next cache line of each of kTileKeys rows. Does nothing if no line is left.
+  /// Prefetches the next cache line of each of kTileKeys rows. After the last line, goes on to the next kTileKeys rows.
+  /// Does nothing if no line is left.
   HWY_INLINE void prefetch_lines() {
     if (--left_ < 0) return;
     prefetch_interleaved(rows_, line_, into_first_level_);
@@ -172,10 +175,11 @@ class PrefetchedRows {
 };
 
 #if HWY_TARGET != HWY_SCALAR
-/// Adds up the lanes of each argument. Lane n of the result is the sum of argument n. Elements have 4 bytes.
+/// Returns the sums of the lanes of the arguments: lane n is the sum of the lanes of vn. Elements have 4 bytes.
 template <typename T, class V = hn::Vec<Tag<T>>>
 HWY_INLINE hn::Vec<hn::FixedTag<T, 4>> four_sums(V v0, V v1, V v2, V v3) {
-  // In each block of four lanes, adds lanes that are two apart, and then neighbours. This leaves one lane per argument.
+  // Adds lanes that are two apart, and then neighbouring lanes, in each block of four lanes.
+  // This leaves one lane per argument in each block.
   const Tag<T> d;
   const hn::Repartition<double, Tag<T>> pair;
   const auto halved = [&](auto a, auto b) HWY_ATTR {
@@ -261,9 +265,9 @@ HWY_INLINE void with_bool(bool value, const Visit& visit) {
   value ? visit(std::true_type{}) : visit(std::false_type{});
 }
 
-/// Packs queries for score_rows(). Interleaves the rows of a register tile in vectors of kN elements, so that one
-/// pointer reaches all rows.
-/// load(r, to) writes row r to `to`. `buffer` is scratch for packed.shape[1] elements.
+/// Packs queries in the layout that score_rows() reads. load(r, to) writes query row r to `to`.
+/// Interleaves the rows of a register tile in vectors of kN elements, so that one pointer reaches all rows.
+/// `buffer` is scratch for one row, with packed.shape[1] elements.
 template <std::int64_t kN, typename T, class Load>
 void pack_queries(const View<T, 2>& packed, T* HWY_RESTRICT buffer, const Load& load) {
   for_register_tiles(packed.shape[0], [&](auto tile, std::int64_t first) {
@@ -340,7 +344,7 @@ HWY_NOINLINE void score_rows(const View<T, 2>& scores, const View<T, 2>& queries
   }
 }
 
-/// Does nothing. Stands for PrefetchedRows in a register tile without prefetches.
+/// Prefetches nothing. Takes the place of PrefetchedRows in register tiles without prefetches.
 template <typename E>
 struct NoPrefetchedRows {
   NoPrefetchedRows(const E* const* /*rows*/, std::int64_t /*count*/, std::int64_t /*columns*/,
@@ -348,8 +352,8 @@ struct NoPrefetchedRows {
   HWY_INLINE void prefetch_lines() {}
 };
 
-/// Rate at which a value tile prefetches: `times` calls of prefetch_lines() per `rows` rows.
-/// At this rate, a tile prefetches as fast as it reads. It reads `read_bytes` bytes of each row.
+/// Rate at which a value tile prefetches, so that it prefetches as fast as it reads.
+/// The tile calls prefetch_lines() `times` times per `rows` rows. It reads `read_bytes` bytes of each row.
 struct PrefetchRate {
   constexpr explicit PrefetchRate(std::int64_t read_bytes)
       : rows(std::max(kTileKeys * kLine_bytes / read_bytes, std::int64_t{1})),
@@ -358,7 +362,7 @@ struct PrefetchRate {
 };
 
 /// Computes out[r][x] += Σ_j weights[r][j] · values[j][x] over j < n, for kRows rows and kVecs vectors of columns x.
-/// The first column is `first`. Prefetches one line for each cache line that it reads, with `prefetcher`.
+/// The first column is `first`. For each cache line of values that it reads, prefetches one line with `prefetcher`.
 /// Prefetcher is PrefetchedRows, or NoPrefetchedRows to prefetch nothing.
 template <std::int64_t kRows, std::int64_t kVecs, std::int64_t weights_stride, typename T, typename E, class Prefetcher>
 HWY_INLINE void value_tile(T* HWY_RESTRICT out, std::int64_t out_stride, const T* HWY_RESTRICT weights,
@@ -389,7 +393,7 @@ HWY_INLINE void value_tile(T* HWY_RESTRICT out, std::int64_t out_stride, const T
       HWY_UNROLL(8) for (std::int64_t x = 0; x < kVecs; ++x) acc[r][x] = hn::MulAdd(in_lanes, value[x], acc[r][x]);
     }
   };
-  // Unrolls the loop by kRate.rows. Few iterations remain, so that branch predictors predict the exit.
+  // Unrolls the loop by kRate.rows. The loop then has few iterations, so that branch predictors predict its exit.
   const std::int64_t whole = n - n % kRate.rows;
   for (std::int64_t j = 0; j < whole; j += kRate.rows) {
     prefetch();
@@ -432,7 +436,7 @@ HWY_NOINLINE void add_weighted_tile(T* HWY_RESTRICT out, std::int64_t out_stride
   }
 }
 
-/// Computes out(r, x) += Σ_j weights(r, j) · values(j, x) over j < n, `chunk` rows of `values` at a time.
+/// Computes out(r, x) += Σ_j weights(r, j) · values(j, x) over j < n. Takes `chunk` rows of `values` at a time.
 /// Rows of `weights` are weights_stride elements apart.
 template <std::int64_t weights_stride, typename T, typename E>
 HWY_NOINLINE void add_weighted_rows(const View<T, 2>& out, const View<T, 2>& weights, const StoredRows<E>& values,

@@ -70,7 +70,7 @@ class BackwardWorker {
   struct Strip;
 
   std::int64_t query_head(std::int64_t g) const { return hkv_ * p_.group + g; }
-  /// These functions return the index of a query tile or key block among all those of the batch.
+  /// The next two functions return the index of a query tile or key block among all those of the batch.
   std::int64_t packed_tile(std::int64_t g, std::int64_t tile) const { return part_->tile_of(hkv_, p_.group, g) + tile; }
   std::int64_t packed_block(std::int64_t block) const { return part_->block_of(hkv_) + block; }
   ColumnPanels<T> key_panels(std::int64_t block) const {
@@ -266,7 +266,7 @@ KeyRange BackwardWorker<T>::columns_of(const Tile& t, std::int64_t r) const {
   return shown_.columns(seen, t.j0, kBlock, sequence_, t.h, rows, [&](std::int64_t m) { return t.i0 + r + m; });
 }
 
-/// Computes P and ds of the tile. Hidden keys get zeros. Sets seen_.
+/// Computes P and ds of the tile. Hidden keys get zeros. Sets seen_ to the columns that each strip visits.
 /// If no query of the tile sees a key of the block, writes neither P nor ds and returns false.
 template <typename T>
 bool BackwardWorker<T>::score_tile(const Tile& t) const {
@@ -330,7 +330,7 @@ void BackwardWorker<T>::probabilities(const Tile& t, const Strip& s) const {
   }
 }
 
-/// Computes ds = P ∘ (d_o vᵀ − Δ) in the strip's rows, and adds ds to dbias.
+/// Computes ds = P ∘ (d_o vᵀ − (Δ − dlse)) in the strip's rows, where Δ = rowsum(d_o ∘ o). Adds ds to dbias.
 /// After that, multiplies ds by the softcap's derivative.
 template <typename T>
 void BackwardWorker<T>::score_gradients(const Tile& t, const Strip& s) const {

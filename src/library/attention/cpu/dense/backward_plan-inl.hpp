@@ -35,7 +35,7 @@ template <typename T>
 struct BackwardPlan {
   static constexpr std::int64_t kTile = kQueryTile;
   static constexpr std::int64_t kBlock = kBackwardKeys;
-  static constexpr std::int64_t kPanel = kBlock;  // a block is one panel, because all its keys are packed
+  static constexpr std::int64_t kPanel = kBlock;  // counts a block as one panel, because all its keys are packed
   // padded by a cache line, so that rows map to different cache sets
   static constexpr std::int64_t kScoreStride = kBlock + 16;
   static_assert(kTile % kMR == 0 && kBlock % kMR == 0 && kBlock % kNR<T> == 0);
@@ -84,7 +84,7 @@ struct BackwardPlan {
   View<double, 2> sink_parts;  ///< contribution of each query tile to dsinks, (query tiles of all sequences, Hq)
   std::int64_t D_padded, Dv_padded;
   BiasGradientPlan dbias;
-  std::int64_t tile_rows, block_rows;  ///< rows of a packed query tile and of a packed key block, with padding
+  std::int64_t tile_rows, block_rows;  ///< numbers of rows, with padding, in a packed query tile and key block
   HeadCounts max_head_counts;          ///< largest numbers of tiles, blocks and panels of any head
   HeadCounts buffer_counts;            ///< numbers of tiles, blocks and panels that fit in the packed buffers
   int threads = 1;
@@ -118,10 +118,10 @@ struct BackwardScratch {
 
   View<T, 2> probabilities, ds;         ///< P and ds of a tile, queries by keys
   View<T, 2> dk, dv;                    ///< dk and dv of the thread's key block
-  View<T, 2> packing;                   ///< dense copies of strided rows, made before packing
+  View<T, 2> packing;                   ///< scratch in which strided rows become dense before they are packed
   View<T, 1> dy, y, attn, gate, dgate;  ///< scratch for one query's rows
   View<T, 2> d_o;                       ///< scratch for d_o of one strip of queries
-  View<T, 1> scaled;                    ///< one row of dq, dk or dv, scaled and not yet rounded
+  View<T, 1> scaled;                    ///< scratch for one row of dq, dk or dv: scaled, not yet rounded to its dtype
   View<T, 1> rule_row;                  ///< scratch for a row of bias or mask, and a row of key bias
   View<T, 1> dropout_row;               ///< a row of dropout factors
   View<T, 2> slope;                     ///< softcap's derivative for one strip of a tile
@@ -157,16 +157,16 @@ struct BackwardBuffers {
   }
 
   View<T, 4> keys_t, values_t;          ///< transposed k and v, (packed blocks, panels, D or Dv, kNR)
-  View<T, 2> keys;                      ///< k with one key per row, (packed blocks, ColumnPanels)
+  View<T, 2> keys;                      ///< k with one key per row, one ColumnPanels per packed block
   View<T, 4> query_strips, out_strips;  ///< q and d_o as left operands, (packed tiles, strips, D or Dv, kMR)
-  View<T, 2> query_panels, out_panels;  ///< q and d_o as right operands, (packed tiles, ColumnPanels)
+  View<T, 2> query_panels, out_panels;  ///< q and d_o as right operands, one ColumnPanels per packed tile
   View<T, 3> dq;                        ///< dq, not yet multiplied by scale, (packed tiles, kTile, D_padded)
-  View<T, 2> lse, lse_error;            ///< lse · log2(e); rounding error of lse · log2(e), (packed tiles, kTile)
+  View<T, 2> lse, lse_error;            ///< lse · log2(e), and its rounding error; each (packed tiles, kTile)
   View<T, 2> delta;                     ///< Δ − dlse, where Δ = rowsum(d_o ∘ o), (packed tiles, kTile)
-  View<std::int64_t, 1> dq_turns;       ///< for each packed tile: whose turn it is to add to dq (Turnstile)
+  View<std::int64_t, 1> dq_turns;       ///< for each packed tile: the turn that may add to dq next (Turnstile)
   View<PackedHeads, 1> parts;           ///< parts of the current batch; each part holds heads of one sequence
   View<HeadTask, 1> tasks;              ///< key blocks of the batch, in the order in which threads take them
-  BiasGradientBuffers<T> dbias;         ///< sums of dbias
+  BiasGradientBuffers<T> dbias;         ///< buffers in which dbias is summed
   View<std::byte, 2> scratch;           ///< memory for each thread's BackwardScratch, (threads, bytes)
 };
 

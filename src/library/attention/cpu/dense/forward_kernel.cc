@@ -34,11 +34,11 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Computes p = exp2(s + negated_maxima[row]) for a tile of kRows rows and one panel. The score s is ab, or rule(ab) if
-/// there is a rule.
-/// Scores stay in registers, and p is written once. Adds p to `sums` (kRows, lanes). Updates the largest exponents:
-///   max_exponents       (lanes), for each lane;
-///   row_max_exponents   (kRows, lanes), for each row and lane, unless null.
+/// Computes p = exp2(s + negated_maxima[row]) for a tile of kRows rows and one panel.
+/// The score s is ab, or rule(ab) if there is a rule. Scores stay in registers, and p is written once.
+/// Adds p to `sums` (kRows, lanes). Updates the largest exponents:
+///   max_exponents (lanes): for each lane.
+///   row_max_exponents (kRows, lanes): for each row and lane, unless null.
 /// `a` has Layout, `b` is dense as in multiply_add(), and `p` has row stride ldp.
 template <std::int64_t kRows, class Layout, typename T, class Rule>
 HWY_NOINLINE void multiply_exponentials(const T* HWY_RESTRICT a, const T* HWY_RESTRICT b, std::int64_t K,
@@ -81,7 +81,7 @@ HWY_NOINLINE void multiply_exponentials(const T* HWY_RESTRICT a, const T* HWY_RE
   exponents.store();
 }
 
-/// A strip of kMR query rows while it visits one key block.
+/// A strip of kMR query rows, and the key block that it visits.
 template <typename T>
 struct ForwardStrip : SoftmaxStrip<T, kMR> {
   RuleAddresses<T, kMR> rules;  ///< addresses of biases and masks; set only if they are applied in registers
@@ -245,7 +245,7 @@ class ForwardWorker {
   }
 
  private:
-  /// Schedules prefetches of the operands of query head g of the next task, `next`.
+  /// Schedules prefetches of the rows that query head g of task `next` reads. `next` may be the current task.
   /// The prefetches run during the products of one query head of the current part, `own`.
   void prefetch_next_head(const PackedHeads& own, const HeadTask& next, std::int64_t g) {
     prefetches_ = {};
@@ -259,7 +259,7 @@ class ForwardWorker {
     prefetches_[2] = prefetch_rows(key_rows(p_.inputs.k, s, next.h), steps);
     prefetches_[3] = prefetch_rows(key_rows(p_.inputs.v, s, next.h), steps);
   }
-  /// Schedules prefetches of the gate rows of tile `tile`, and of the queries of the next tile.
+  /// Schedules prefetches of the gate rows of tile `tile`, and of the query rows of the next tile.
   /// The prefetches run during the products of tile `tile`.
   void prefetch_for_tile(const Sequence& s, std::int64_t h, std::int64_t tile) {
     const auto rows_from = [&](std::int64_t i) { return std::clamp<std::int64_t>(s.T - i, 0, plan_.tile_rows); };
@@ -278,7 +278,7 @@ class ForwardWorker {
     for (RowPrefetch& rows : prefetches_) rows.step();
   }
 
-  /// Query rows [begin, end).
+  /// Range [begin, end) of query rows.
   struct RowRange {
     std::int64_t begin = 0, end = 0;
     bool empty() const { return begin >= end; }
@@ -340,7 +340,8 @@ class ForwardWorker {
   /// Returns the packed keys of the panel at column c of the strip's block, (D, kNR).
   const T* keys(const SoftmaxRows& s, std::int64_t c) const { return head_keys_.at((s.j0 + c) / kNR<T>); }
 
-  /// Computes columns [c0, c1) of the strip's scores q kᵀ. With overwrite_from, subtracts the running maxima.
+  /// Computes columns [c0, c1) of the strip's scores q kᵀ.
+  /// With overwrite_from, the sums begin at minus the running maxima.
   template <ProductWrite kWrite>
   void products(const SoftmaxRows& s, std::int64_t c0, std::int64_t c1) const {
     for (std::int64_t c = c0; c < c1; c += kNR<T>) {
@@ -385,9 +386,9 @@ class ForwardWorker {
   }
 
   /// Computes the exponentials of the whole block from scores in memory.
-  /// The results are bitwise identical to those in registers, with one exception.
-  /// If a key's product overflowed to ∞ and its bias is −∞, the sum in registers is NaN, while ScoreRules hides the
-  /// key.
+  /// With one exception, results are bitwise identical to those from scores in registers.
+  /// The exception is a key whose product overflowed to ∞ and whose bias is −∞.
+  /// In registers, their sum is NaN. In memory, ScoreRules hides the key.
   void weigh_block_in_memory(BlockStrip& s) const {
     softmax_.clear(s);
     score(s, s.at.c0, s.at.c1);
@@ -521,9 +522,9 @@ class ForwardWorker {
   View<T, 3> head_keys_;                             // packed k of the current head, (panels, D, kNR)
   View<T, 2> head_values_;                           // packed v of the current head, (panels, kNR · Dv_padded)
   mutable std::array<RowPrefetch, 4> prefetches_{};  // objects that prefetch rows of the next head or tile
-  /// For each strip of the tile: true if the last key block raised a running maximum by more than kSlack.
-  /// With score rules, the strip then computes the scores of the whole next block before any exponential.
-  /// Exponentials relative to the old maxima would be wasted if a maximum rose again.
+  /// True for each strip of the tile in which the last key block raised a running maximum by more than kSlack.
+  /// With score rules, such a strip computes all scores of the next block before any exponential.
+  /// A maximum may rise again. Exponentials relative to the old maxima would then be wasted.
   mutable std::array<bool, Plan::kOpenTile / kMR> rose_{};
 };
 

@@ -25,9 +25,9 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Plans the forward pass in tiles of kTile queries by kBlock keys. Tiles are computed in bands of kBandRows queries.
-/// While a tile's queries visit a block of keys, packed K and V of the block and a band's scores stay in the
-/// second-level cache.
+/// Plans the forward pass in tiles of kTile queries by blocks of kBlock keys.
+/// Tiles are cut into bands of kBandRows queries.
+/// While a tile visits a block, the block's packed K and V and a band's scores stay in the second-level cache.
 template <typename T>
 struct ForwardPlan {
   static constexpr bool kSkipsClosedRows = true;  ///< with a gate threshold, the kernel computes only open rows
@@ -40,9 +40,9 @@ struct ForwardPlan {
   /// Number of query rows in a band. All rows of a band use a panel of K or V while it is in the first-level cache
   /// (docs/design/forward.md).
   static constexpr std::int64_t kBandRows = 48;
-  /// Number of rows per tile if there is a gate threshold. Such tiles contain only rows that the threshold does not
-  /// skip.
-  /// With large tiles, keys are read less often per row.
+  /// Number of queries per tile if there is a gate threshold.
+  /// Such tiles hold only queries that the threshold does not skip.
+  /// With larger tiles, keys are read less often per query.
   static constexpr std::int64_t kOpenTile = 5 * kBandRows;
   static_assert(kTile % kBandRows == 0 && kOpenTile % kBandRows == 0 && kBandRows % kMR == 0 && kBlock % kNR<T> == 0);
 
@@ -87,7 +87,7 @@ struct ForwardPlan {
   bool whole_heads = false;       ///< true if each head is computed by a single thread; false with a gate threshold
   bool prefetches_heads = false;  ///< true if a thread prefetches the next head's rows while it computes a head
   /// True if a thread prefetches the rows of the next tile while it computes a tile.
-  /// It prefetches no whole head, because these rows do not fit in the second-level cache.
+  /// Used if prefetches_heads is false: k and v are paged, or the next head does not fit in the second-level cache.
   bool prefetches_tiles = false;
 };
 
@@ -118,7 +118,7 @@ struct ForwardScratch {
   View<T, 1> maxima;           ///< running maxima of the tile's queries, times log2(e)
   View<T, 2> sums;             ///< sums of exponentials, one per lane, (tile_rows, lanes)
   View<T, 1> largest;          ///< largest score of each query, times log2(e), if max_logit is requested
-  View<T, 2> packing;          ///< dense copies of strided rows, made before packing
+  View<T, 2> packing;          ///< scratch in which strided rows become dense before they are packed
   View<T, 1> gate, gated;      ///< scratch for one query's gate logits and gated output
   View<T, 1> rule_row;         ///< scratch for a row of bias or mask, and a row of key bias
   View<T, 1> dropout_row;      ///< a row of dropout factors
@@ -140,10 +140,10 @@ struct ForwardBuffers {
   }
 
   View<T, 3> keys;             ///< packed k, transposed, (packed panels, D, kNR)
-  View<T, 2> values;           ///< packed v, (packed panels, kNR · Dv_padded); one ColumnPanels per key block
+  View<T, 2> values;           ///< packed v, (packed panels, kNR · Dv_padded); each key block is one ColumnPanels
   View<PackedHeads, 1> parts;  ///< parts of the current batch; each part holds heads of one sequence
-  /// Open queries of each packed tile, which the gate threshold does not skip, in ascending order.
-  /// open_counts holds their number per tile. Both are used only with a gate threshold.
+  /// Open queries of each packed tile in ascending order. Open queries are those that the gate threshold does not skip.
+  /// open_counts holds the number of open queries per tile. Both buffers are used only with a gate threshold.
   View<std::int64_t, 2> open_rows;
   View<std::int64_t, 1> open_counts;
   View<std::byte, 2> scratch;  ///< memory for each thread's ForwardScratch, (threads, bytes)

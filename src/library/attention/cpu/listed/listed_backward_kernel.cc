@@ -52,7 +52,7 @@ struct ListedBackwardPlan {
     const Sequence longest = longest_sequence(p, list);
     most_keys = longest.S;
     // Cuts the keys into at most max(kFewRanges, list length) ranges.
-    // Counting the keys of a list in each range then takes no longer than reading a long list.
+    // Finding how many listed keys precede each range then takes no longer than reading a long list.
     constexpr std::int64_t kFewRanges = 64;
     range_keys = std::max(kLeastRange, divide_up(longest.S, std::max(kFewRanges, key_room - 1)));
     ranges = divide_up(longest.S, range_keys);
@@ -119,7 +119,7 @@ struct ListedBackwardScratch {
   /// results of prepare_row() for each head of the group: lse · log2(e), rounding error of lse · log2(e), and Δ − dlse
   View<T, 1> lse, lse_error, delta;
   View<T, 1> dy, y, attn, gate, dgate;
-  View<T, 1> scaled;    ///< one row of dq, dk or dv, scaled and not yet rounded
+  View<T, 1> scaled;    ///< scratch for one row of dq, dk or dv: scaled, not yet rounded to its dtype
   View<T, 1> factors;   ///< dropout factors of a block of keys
   View<T, 1> slope;     ///< softcap's derivative for a block of keys
   View<T, 1> rule_row;  ///< scratch for a row of bias or mask, and a row of key bias
@@ -329,7 +329,9 @@ class ListedBackwardWorker {
     starts[ranges] = count;
   }
 
-  /// Writes dgate of query i. Packs the query's q and d_o for the first step, and stores both for the second step.
+  /// Prepares query i, which is query number c of the chunk. Writes dgate of the query.
+  /// Packs its q and d_o for the first step, which computes weights and gradients.
+  /// Stores q and d_o for the second step, which sums dk and dv.
   void prepare(std::int64_t c, std::int64_t i) {
     for (std::int64_t g = 0; g < p_.group; ++g) {
       double sink_term = 0;
@@ -348,7 +350,8 @@ class ListedBackwardWorker {
     scratch_.gradients.pack(p_.group, T{1}, rows_of(shared_.d_o.sub(c), p_.Dv));
   }
 
-  /// Computes to(g, j) = row g of `left` · row j of the block, for all heads g of the group.
+  /// Computes to(g, j) = (row g of `left`) · (row j of the block), for all heads g of the group.
+  /// `right` has the rows of the block.
   void multiply(const View<T, 2>& to, const WideQueries<T>& left, const ListedRows<T, E>& right,
                 const ListedBlock& block) const {
     right.visit_rows(block, [&](const auto& rows, std::int64_t first, std::int64_t n) {

@@ -134,8 +134,8 @@ struct ListedForwardBuffers {
   }
 
   View<ListedSequenceRows, 1> sequences;
-  // The next members, up to `out`, are used only if threads share rows.
-  // They hold the listed keys of each row, and the softmax of each block.
+  // keys, counts, maxima, sums and out are used only if threads share rows.
+  // They hold the listed keys of each row, and the softmax of each block of these keys.
   View<std::int64_t, 2> keys;
   View<std::int64_t, 1> counts;
   View<T, 3> maxima, sums, out;
@@ -170,7 +170,7 @@ class ListedForwardWorker {
     });
   }
 
-  // If threads share the blocks of a row, they call the next three functions, one after another.
+  // The next three functions are for threads that share the blocks of a row. The threads call them one after another.
   // All threads must have finished one function before any thread calls the next.
 
   void collect(std::int64_t n) {

@@ -86,7 +86,7 @@ class KeyCollector {
 
   const Problem& p_;
   View<std::uint64_t, 1> marks_;  // one bit per block of keys; empty if lists are sorted
-  View<std::int64_t, 1> sorted_;  // entries of a list
+  View<std::int64_t, 1> sorted_;  // entries of the current list, sorted; empty if lists are marked
 };
 
 }  // namespace headgate

@@ -47,7 +47,7 @@ struct ListedBlock {
 template <typename T, typename E>
 class ListedRows {
  public:
-  /// Takes memory for rows of `columns` elements from `ws`.
+  /// Takes scratch memory for rows of `columns` elements from the workspace `ws`.
   ListedRows(Workspace& ws, std::int64_t columns)
       : slots_(ws.take<const E*>("row addresses", 2 * kListedBlock)),
         widened_(ws.take<T>("widened", kWidened, round_up(columns, kLanes<T>))) {}
@@ -65,9 +65,9 @@ class ListedRows {
 
   std::int64_t columns() const { return rows_->cols; }
 
-  /// Visits the rows of a block in ranges: calls visit(rows, first, n), where `rows` are the StoredRows of keys [first,
-  /// first + n).
-  /// If rows are read in place, kernels also prefetch later rows of the list.
+  /// Visits the rows of a block in ranges: calls visit(rows, first, n) for the block's keys first … first + n.
+  /// `rows` are the StoredRows of these keys.
+  /// If rows are read in place, `rows` also has later rows of the list to prefetch.
   template <class Visit>
   void visit_rows(const ListedBlock& block, const Visit& visit) const {
     if constexpr (loads_stored<T, E>()) {
@@ -99,7 +99,7 @@ class ListedRows {
  private:
   static constexpr std::int64_t kWidened = 64;
 
-  /// Returns true if the block lists a key with an unrounded row, which is not stored as E.
+  /// Returns true if the block lists a key whose row is unrounded (KeyRows), and therefore not stored as E.
   bool has_unrounded_rows(const ListedBlock& block) const {
     const std::int64_t unrounded = rows_->unrounded_rows();
     return unrounded > 0 &&

@@ -21,13 +21,13 @@ namespace headgate::HWY_NAMESPACE {
 /// Returns true if a bias or mask differs among the queries of a head.
 inline bool is_by_query(const Problem& p, const ConstTensorView& map) { return p.T > 1 && map.strides[2] != 0; }
 
-/// Plans the terms that are added to scores. Biases add bias · log2(e), and the mask adds −∞ for hidden keys.
+/// Plans the terms that are added to scores · log2(e). A bias adds bias · log2(e). A mask adds −∞ for hidden keys.
 /// A plane holds the terms of all queries and keys of one head, transposed.
 /// A map is a bias, key bias or mask.
 struct ScoreTermsPlan {
   static constexpr double kMostPlanes_bytes = std::int64_t{64} << 20;
 
-  /// `keeps_rows` is true if panels hold consecutive queries. It is false if a gate threshold selects queries.
+  /// `keeps_rows` must be true if panels hold consecutive queries, and false if a gate threshold selects queries.
   ScoreTermsPlan(const Problem& p, bool keeps_rows) {
     for (const ConstTensorView* map : {&p.inputs.bias, &p.inputs.key_bias, &p.inputs.mask}) {
       if (!map->present()) continue;
@@ -44,16 +44,16 @@ struct ScoreTermsPlan {
     if (by_query && keeps_rows && !p.packed() && pays) planes = distinct;
   }
 
-  /// Returns the index of the plane for query head h of sequence b.
+  /// Returns the index of the shared plane for query head h of sequence b.
   std::int64_t plane_of(const Problem& p, std::int64_t b, std::int64_t h) const {
     return by_head ? (by_batch ? b * p.Hq : 0) + h : by_batch ? b : 0;
   }
 
   bool any = false;       ///< true if there is a bias or a mask
-  bool by_query = false;  ///< true if a map differs among queries
-  /// true if a bias or mask differs among queries and also among batch elements (by_batch) or heads (by_head)
+  bool by_query = false;  ///< true if a bias, key bias or mask differs among queries
+  /// true if a bias or mask that differs among queries also differs among batch elements (by_batch) or heads (by_head)
   bool by_batch = false, by_head = false;
-  std::int64_t planes = 0;  ///< number of planes that heads share; 0 if each head computes its own terms
+  std::int64_t planes = 0;  ///< number of planes that several heads share; 0 if each head computes its own terms
 };
 
 /// Scratch buffers of one thread.
@@ -67,26 +67,26 @@ struct ScoreTermsScratch {
     rows = ws.take<T>("terms, as rows", kNR<T> + 1, S);
   }
 
-  View<T, 2> panel;  ///< terms for the scores of a panel of queries, (keys, queries)
+  View<T, 2> panel;  ///< terms that biases and masks add to the scores of a panel of queries, (keys, queries)
   View<T, 1> keys;   ///< sum of the terms that are the same for all queries, one per key
-  /// terms of a panel of queries, (queries, keys); the last row is scratch for one row of a map
+  /// terms of a panel of queries, (queries, keys); the last row is scratch for one row of a bias or mask
   View<T, 2> rows;
 };
 
 /// Computes the terms of a query head's scores, one panel of queries at a time.
-/// Terms are what biases and masks add to scores times log2(e).
-/// They are stored transposed, (keys, queries of the panel), like the scores of small heads.
+/// A term is what biases and masks together add to one score · log2(e).
+/// Terms are stored transposed, (keys, queries of the panel), like the scores of small heads.
 template <typename T>
 class ScoreTerms {
  public:
   static constexpr T kHidden = -std::numeric_limits<T>::infinity();
 
-  /// `planes` (number of planes, panels, keys + kMR, kNR) is memory for terms that several heads share
-  /// (ScoreTermsPlan).
+  /// `planes` is memory for the terms that several heads share (ScoreTermsPlan).
+  /// Its shape is (number of planes, panels, keys + kMR, kNR).
   ScoreTerms(const Problem& p, const ScoreTermsPlan& plan, const View<T, 4>& planes, const ScoreTermsScratch<T>& own)
       : p_(p), plan_(plan), planes_(planes), own_(own) {}
 
-  /// Computes panel number n of the shared planes. Panels are numbered through all planes.
+  /// Computes panel number n of the shared planes. Numbering continues from one plane to the next.
   void pack_plane(std::int64_t n) const {
     const std::int64_t panels = planes_.shape[1], plane = n / panels, i = n % panels * kNR<T>;
     const std::int64_t heads = plan_.by_head ? p_.Hq : 1;
@@ -126,8 +126,7 @@ class ScoreTerms {
 
  private:
   /// Adds biases and masks to the S terms in `to`, which belong to query i. Calls found() for each bias or mask.
-  /// If `by_query`, adds only those that differ among queries. Otherwise adds only those that are the same for all
-  /// queries.
+  /// If `by_query`, adds only biases and masks that differ among queries. Otherwise adds only those that do not.
   template <class Found>
   void add_maps(T* HWY_RESTRICT to, bool by_query, std::int64_t i, const Found& found) const {
     add_maps(to, sequence_, h_, by_query, i, found);
@@ -170,7 +169,7 @@ class ScoreTerms {
     for (std::int64_t j = 0; j < sequence_.S; ++j) std::fill_n(own_.panel.at(j), kNR<T>, own_.keys(j));
   }
 
-  /// Adds to the panel the terms that are the same for all queries. A term of −∞ stays −∞, whatever is added.
+  /// Adds the terms that all queries share to the panel. A term of −∞ stays −∞, whatever is added.
   void add_keys() const {
     const Tag<T> d;
     for (std::int64_t j = 0; j < sequence_.S; ++j) {

@@ -25,7 +25,7 @@ namespace headgate::HWY_NAMESPACE {
 /// These sequences are cut into ranges. A task computes one key/value head in all sequences of one range.
 /// Ranges, and therefore the order of summation, do not depend on the number of threads.
 struct SmallBackwardPlan : SmallHeadsPlan<BackwardProblem> {
-  static constexpr std::int64_t kFewTasks = 32;  ///< ranges are made smaller until there are this many tasks
+  static constexpr std::int64_t kFewTasks = 32;  ///< number of tasks to reach, if sequences and memory permit
   static constexpr double kMostSums_bytes = std::int64_t{64} << 20;  ///< limit in bytes of the dbias sums of all ranges
 
   SmallBackwardPlan(const BackwardProblem& problem, const WorkList& sequences) : SmallHeadsPlan(problem, sequences) {
@@ -113,7 +113,7 @@ struct SmallBackwardScratch {
   View<T, 1> lse, lse_error;     ///< for each query of a tile: lse · log2(e); rounding error of lse · log2(e)
   View<T, 1> delta;              ///< −(Δ − dlse) for each query of a tile, where Δ = rowsum(d_o ∘ o)
   View<T, 1> dy, y, attn, gate, dgate;  ///< scratch for one query's rows
-  View<T, 1> scaled;                    ///< one row of dk or dv, not yet rounded
+  View<T, 1> scaled;                    ///< scratch for one row of dk or dv that is not yet rounded to its dtype
   ScoreTermsScratch<T> terms;
   View<T, 2> dbias_rows;  ///< rows of dbias for the queries of a panel
 };
@@ -173,14 +173,14 @@ class SmallBackwardWorker {
     const Visibility visibility(p_, sequence_);
     const KeyRange seen = visibility.rows(0, sequence_.T);
     if (!seen.empty()) {
-      const std::int64_t filled = seen.end + kRowUnit;  // zeroed up to here: register tiles read past the last key
+      const std::int64_t filled = seen.end + kRowUnit;  // end of the zeroed rows: register tiles read past the last key
       copy_key_rows(scratch_.keys, p_, key_tensors(p_), sequence_, hkv_, seen, filled);
       copy_key_rows(scratch_.values, p_, value_tensors(p_), sequence_, hkv_, seen, filled);
     }
     prefetch_next_head(next);
     dk_ = begin_sums(p_.gradients.dk, scratch_.dk);
     dv_ = begin_sums(p_.gradients.dv, scratch_.dv);
-    if (p_.group == 0) {  // with query heads, the first query tile overwrites the sums
+    if (p_.group == 0) {  // without query heads, no query tile overwrites the sums
       clear_sums(dk_, key_cols_);
       clear_sums(dv_, value_cols_);
     }
@@ -216,7 +216,8 @@ class SmallBackwardWorker {
     bool present() const { return data != nullptr; }
   };
 
-  /// Returns the rows in which dk or dv is summed: the caller's rows if they are dense, otherwise rows of `own`.
+  /// Returns the rows in which dk or dv is summed: rows of `tensor` if they are dense, otherwise rows of `own`.
+  /// Returns no rows if `tensor` is absent.
   Sums begin_sums(const TensorView& tensor, const View<T, 2>& own) const {
     if (!tensor.present()) return {};
     const HeadRows<void> rows = key_rows(tensor, sequence_, hkv_);
@@ -262,7 +263,8 @@ class SmallBackwardWorker {
     prefetch_queue_ = {next_head_rows_.data(), std::ssize(next_head_rows_), steps / kStepsACall};
   }
 
-  /// Computes d_o, lse, the rounding error of lse, and −(Δ − dlse) of queries i … i + n. Writes dz to dgate.
+  /// Computes d_o, lse, the rounding error of lse, and −(Δ − dlse) of queries i … i + n, where Δ = rowsum(d_o ∘ o).
+  /// Writes dz to dgate.
   void prepare(const QueryRows& from, std::int64_t i, std::int64_t n) const {
     T* HWY_RESTRICT lse = scratch_.lse.data;
     T* HWY_RESTRICT lse_error = scratch_.lse_error.data;
@@ -291,8 +293,9 @@ class SmallBackwardWorker {
     return {scratch_.query_rows.data, kRowStride};
   }
 
-  /// Computes the n ≤ kQueryTile queries i … i + n of query head h. prepare() must have prepared them.
-  /// `first` is true for the first tile of the key/value head, which overwrites dk and dv.
+  /// Computes the n ≤ kQueryTile queries i … i + n of query head h. Requires that prepare() has prepared them.
+  /// `first` is true for the first tile of the key/value head.
+  /// That tile overwrites dk and dv, and later tiles add to them.
   void run_tile(const Visibility& visibility, std::int64_t h, std::int64_t i, std::int64_t n, bool first) {
     const OperandRows<T> q = dense_queries(h, i, n);
     for (std::int64_t r = 0; r < n; r += kNR<T>) {
@@ -364,7 +367,8 @@ class SmallBackwardWorker {
     }
   }
 
-  /// Applies corrected_weight() to P of keys j … j + rows and of the n queries from column r on.
+  /// Corrects P for the rounding error of lse, like corrected_weight().
+  /// Covers keys j … j + rows, and the n queries from column r on.
   HWY_NOINLINE void correct_probabilities(std::int64_t j, std::int64_t rows, std::int64_t r, std::int64_t n) const {
     for (std::int64_t x = 0; x < n; ++x) {
       if (!has_coarse_lse(scratch_.lse(r + x))) continue;
@@ -376,7 +380,8 @@ class SmallBackwardWorker {
     }
   }
 
-  /// Computes ds = scale · P ∘ (v d_oᵀ − Δ) for the same keys and queries as make_probabilities().
+  /// Computes ds = scale · P ∘ (v d_oᵀ − (Δ − dlse)), where Δ = rowsum(d_o ∘ o).
+  /// The keys and queries are the same as in make_probabilities().
   /// Unless `dbias` is null, adds ds / scale of the first `rows` keys to `dbias`, which holds the sums of the panel.
   template <std::int64_t kRows, std::int64_t kVecs>
   HWY_NOINLINE void make_score_gradients(std::int64_t j, std::int64_t r, std::int64_t rows, T* dbias) const {
@@ -411,7 +416,8 @@ class SmallBackwardWorker {
   }
 
   /// Writes dbias of one panel of queries, for the g-th query head that reads key/value head h.
-  /// Adds up the sums of all ranges in ascending order. Plane first + n · step holds the sums of range n.
+  /// Adds up the sums of all ranges of sequences in ascending order.
+  /// Plane first + n · step of shared_.dbias holds range n.
   void write_dbias(std::int64_t bias, std::int64_t h, std::int64_t g, std::int64_t panel, std::int64_t first,
                    std::int64_t step) const {
     const HeadRows<void> to(p_.gradients.dbias, bias, h * p_.group + g);
@@ -452,8 +458,8 @@ class SmallBackwardWorker {
     });
   }
 
-  /// Computes left (rows, count) · right (count, cols), which is a sum over `count` queries from `begin` on.
-  /// Rows j … j + rows of `to` are set to the product if `first`. Otherwise the product is added to them.
+  /// Multiplies left (rows, count) by right (count, cols), which is a sum over `count` queries from `begin` on.
+  /// If `first`, writes the product to rows j … j + rows of `to`. Otherwise adds the product to these rows.
   template <std::int64_t kRows>
   HWY_INLINE void add_rows(const Sums& to, const View<T, 2>& left, const OperandRows<T>& right, std::int64_t j,
                            std::int64_t rows, std::int64_t begin, std::int64_t count, std::int64_t cols,
@@ -507,8 +513,8 @@ class SmallBackwardWorker {
   const std::int64_t key_cols_, value_cols_;  // D and Dv, rounded up to vectors
   Sequence sequence_;
   std::int64_t hkv_ = 0;
-  std::int64_t first_plane_ = 0;  // index of the plane in which dbias of the task's first query head is summed
-  T* dbias_ = nullptr;            // plane in which dbias of the current query head is summed
+  std::int64_t first_plane_ = 0;  // index of the plane (dbias of one query head) of the task's first query head
+  T* dbias_ = nullptr;            // plane with the sums of dbias for the current query head
   Sums dk_, dv_;
   std::array<RowPrefetch, 10> next_head_rows_{};  // objects that prefetch the next head's rows
   // spreads the prefetches of next_head_rows_ over the products of the current head

@@ -48,7 +48,7 @@ struct SmallForwardScratch {
     terms = ScoreTermsScratch<T>(ws, plan.terms, plan.longest.S);
   }
 
-  View<T, 2> keys, values;            ///< dense rows of the head's k and v; v is unused if the kernel reads it in place
+  View<T, 2> keys, values;            ///< dense copies of the head's k and v; v is not copied if it is read in place
   View<T, 2> query_rows;              ///< dense queries of a panel; unused if the kernel reads them in place
   View<T, 2> queries;                 ///< queries of a panel, transposed and multiplied by scale · log2(e)
   View<T, 2> scores;                  ///< scores of a panel, (keys, queries); later the exponentials of the scores
@@ -146,7 +146,8 @@ class SmallForwardWorker {
     }
   }
 
-  /// Makes the k and v rows of keys `seen` dense. Copies k to scratch. Copies v too, unless it can be read in place.
+  /// Provides the k and v rows of keys `seen` as dense rows. Copies k to scratch.
+  /// Copies v unless it can be read in place.
   void make_keys_dense(std::int64_t h, const KeyRange& seen) {
     values_ = {scratch_.values.data, kRowStride};
     if (seen.empty()) return;
@@ -267,7 +268,8 @@ class SmallForwardWorker {
     hn::Vec<Tag<T>> max[kVecs], sum[kVecs], shift[kVecs];
     HWY_UNROLL(2) for (std::int64_t v = 0; v < kVecs; ++v) max[v] = hn::Set(d, kHidden);
     for (std::int64_t x = seen.begin * kWidth; x < seen.end * kWidth; x += kWidth) {
-      // MAXPS drops a NaN score with this operand order. The sum is still NaN, because exp2 propagates NaN.
+      // With this operand order, MAXPS of x86 drops a NaN score.
+      // The sum is NaN nevertheless, because exp2 propagates NaN.
       HWY_UNROLL(2) for (std::int64_t v = 0; v < kVecs; ++v) max[v] = hn::Max(hn::Load(d, scores + x + v * kN), max[v]);
     }
     HWY_UNROLL(2) for (std::int64_t v = 0; v < kVecs; ++v) {

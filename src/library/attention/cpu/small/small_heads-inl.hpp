@@ -126,8 +126,8 @@ HWY_NOINLINE void multiply_row_tile(const T* HWY_RESTRICT a, const T* HWY_RESTRI
   }
 }
 
-/// Computes c = ab or c += ab for all columns of c (rows, cols) and b (K, cols). Requires that cols is a multiple of
-/// the lanes.
+/// Computes c = ab or c += ab for all columns of c (rows, cols) and b (K, cols).
+/// Requires that cols is a multiple of kLanes<T>.
 template <std::int64_t kRows, class Layout, ProductWrite kWrite, typename T>
 HWY_INLINE void multiply_row_tiles(const T* a, const T* b, std::int64_t ldb, std::int64_t K, T* c, std::int64_t ldc,
                                    std::int64_t rows, std::int64_t cols, PrefetchQueue& queue) {
@@ -137,7 +137,8 @@ HWY_INLINE void multiply_row_tiles(const T* a, const T* b, std::int64_t ldb, std
   if (x < cols) multiply_row_tile<kRows, 1, Layout, kWrite>(a, b + x, ldb, K, c + x, ldc, rows, queue);
 }
 
-/// Rows of an operand of products, with row stride `stride`. Products may read whole vectors from each row.
+/// Rows of a matrix that is an operand of a product. `stride` is the row stride in elements.
+/// Products may read whole vectors from each row.
 template <typename T>
 struct OperandRows {
   const T* data = nullptr;
@@ -189,7 +190,7 @@ void copy_rows(const View<T, 2>& to, const OperandRows<Stored>& dense, const Row
   }
 }
 
-/// Copies rows of k or v of one sequence and head to the same rows of `to`, with the padding of copy_rows().
+/// Copies rows of k or v of one sequence and head to the same rows of `to`. Pads them like copy_rows().
 template <typename T>
 void copy_key_rows(const View<T, 2>& to, const Problem& p, const KeyTensors& of, const Sequence& s, std::int64_t h,
                    const KeyRange& rows, std::int64_t filled) {
@@ -221,7 +222,7 @@ struct SmallHeadsPlan {
   static constexpr bool kCutsHeads = std::is_same_v<Problem, ForwardProblem>;
   static constexpr std::int64_t kTasksPerThread = 3;
 
-  // HeadBatches requires these members.
+  // Members that HeadBatches reads from the plan.
   static constexpr std::int64_t tile_rows = kNarrowHeadRows, kBlock = kNarrowHeadRows, kPanel = kNarrowHeadRows;
   static constexpr bool whole_heads = true;
   static double head_bytes(const PackedHeads& /*part*/) { return 1.0; }
@@ -264,7 +265,7 @@ struct SmallHeadsBuffers {
   View<std::byte, 2> scratch;  ///< memory of each thread's Scratch
 };
 
-/// Computes the terms of scores (biases and masks) that several heads share.
+/// Computes the terms that biases and masks add to scores and that several heads share (ScoreTermsPlan::planes).
 template <class Worker, class Plan, class Buffers>
 void pack_terms(const Team& team, const Worker& worker, const Plan& plan, const Buffers& shared) {
   if (plan.terms.planes == 0) return;

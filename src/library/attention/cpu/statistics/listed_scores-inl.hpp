@@ -21,7 +21,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Scores of listed keys, for all query heads of one key/value head and up to `queries` consecutive queries.
+/// Scores of listed keys, for all query heads of one key/value head and for consecutive queries.
+/// The constructor's `queries` is the largest number of queries.
 /// The heads share each query's list, so that each listed row of k is read once for all of them.
 template <typename T>
 class ListedScores {
@@ -69,7 +70,7 @@ class ListedScores {
   const std::int64_t* keys(std::int64_t q) const { return keys_.at(q); }
   std::int64_t count(std::int64_t q) const { return counts_(q); }
   bool contains(std::int64_t q, std::int64_t key) const { return std::binary_search(keys(q), keys(q) + count(q), key); }
-  /// Returns the scores of query q in the g-th query head. The row has count(q) scores, and room for padded(count(q)).
+  /// Returns the scores of query q in the g-th query head: count(q) scores in a row with room for padded(count(q)).
   T* scores(std::int64_t q, std::int64_t g) const { return scores_.at(q, g); }
 
   /// Returns the columns of query q's scores whose keys are in `range`.
@@ -100,7 +101,7 @@ class ListedScores {
   ListedRows<T, T> k_;  // all types of k are converted to T, so that they share one kernel
   View<std::int64_t, 2> keys_;
   View<std::int64_t, 1> counts_;
-  View<T, 3> scores_;    // (queries, group, padded keys)
+  View<T, 3> scores_;    // scores of each query's listed keys, (queries, group, padded keys)
   View<T, 2> block_;     // scores of one block, (group, kListedStride)
   View<T, 1> scales_;    // scales of a block's keys
   View<T, 1> rule_row_;  // scratch for a row of bias or mask, and a row of key bias

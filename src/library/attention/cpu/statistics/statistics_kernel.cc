@@ -321,13 +321,13 @@ class StatisticsWorker {
 
   /// Returns −lse · log2(e), rounded to T. Returns −∞ if lse is infinite, so that all weights of the row are 0.
   static T negated_lse_of(double lse) { return std::isinf(lse) ? kHidden : in_log2_units<T>(-lse); }
-  /// Returns the rounding error of negated_lse_of(): −lse · log2(e) ≈ negated_lse_of(lse) + negated_lse_error_of(lse).
+  /// Returns the rounding error of negated_lse_of(lse). The sum of both is about −lse · log2(e).
   /// Returns 0 if the error does not matter (split_lse()).
   T negated_lse_error_of(double lse) const { return -split_lse<T>(lse, p_.lse.dtype).rest; }
   /// Returns min(x, 0) for an exponent x = score − lse, because weights are at most 1. Returns NaN for NaN.
   static T exponent(T x) { return x > T{0} ? T{0} : x; }
 
-  /// Adds n elements of `from` to `to`. n is a multiple of the lanes.
+  /// Adds n elements of `from` to `to`. Requires that n is a multiple of kLanes<T>.
   static void add_lanes(T* HWY_RESTRICT to, const T* HWY_RESTRICT from, std::int64_t n) {
     const Tag<T> d;
     for (std::int64_t x = 0; x < n; x += kLanes<T>)
@@ -427,7 +427,7 @@ class StatisticsWorker {
       hn::Store(hn::Max(larger, hn::Load(d, maxima + m * kN)), d, maxima + m * kN);
       if (top_.wanted() && !s.is_first) top_.insert_panel(s.r + m, row, s.j0 + c, larger);
       if constexpr (kExponentials) {
-        // Raises −∞ (hidden keys) to an exponent whose exp2 is 0. p · x is then 0, not NaN.
+        // Replaces −∞ (hidden keys) by a finite exponent whose exp2 is 0, so that p · x is 0, not NaN.
         x0 = at_least(d, kZeroPower, x0);
         x1 = at_least(d, kZeroPower, x1);
         const auto p0 = exp2_fast(d, x0);
@@ -504,14 +504,13 @@ class StatisticsWorker {
     }
   }
 
-  /// Turns products of row r with requested keys c … c + count into scores − lse.
-  /// Hidden keys get −∞.
+  /// Turns the products of row r with requested keys c … c + count into scores − lse, in place. Hidden keys get −∞.
   void score_requested_keys(std::int64_t r, std::int64_t c, std::int64_t count, T* row) const {
     const std::int64_t i = first_ + r;
     const KeyRange seen = visibility_.row(i);
     for (std::int64_t x = 0; x < count; ++x) {
       const std::int64_t j = requested_key(c + x);
-      const bool finds_in_list = plan_.by_list && plan_.scan;  // if `scan` is true, the list has all visible keys
+      const bool finds_in_list = plan_.by_list && plan_.scan;  // the list has all visible keys only if `scan` is true
       if (j < seen.begin || j >= seen.end || (finds_in_list && !scratch_.listed->contains(r, j))) {
         row[x] = kHidden;
         continue;
@@ -525,7 +524,7 @@ class StatisticsWorker {
     }
   }
 
-  /// Writes the statistics of each query that figures_of() returns, such as entropy, and its top keys.
+  /// Writes each query's statistics, such as entropy, and its top keys.
   /// Adds the statistics to sums for means over queries, unless is_counted() excludes the query.
   void finish_rows() const {
     for (std::int64_t r = 0; r < count_; ++r) {

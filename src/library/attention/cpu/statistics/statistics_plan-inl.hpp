@@ -92,7 +92,7 @@ struct StatisticsPlan {
   bool sums = false;                ///< true if any output is a sum over queries
   bool by_list = false;             ///< true if queries visit the keys of their lists (key_indices), not ranges of keys
   bool packs_keys = false;          ///< true if blocks of keys are packed, not only the requested keys
-  std::int64_t tile_rows = kTile;   ///< queries of a tile, at most kTile
+  std::int64_t tile_rows = kTile;   ///< number of queries per tile, at most kTile
   std::int64_t list_stride = 0;     ///< room for the weights of one query's listed keys
   std::int64_t selected_keys = 0;   ///< number of selected keys (selection.keys)
   std::int64_t requested_keys = 0;  ///< number of requested keys: key 0 if `first` is true, and the selected keys
@@ -113,7 +113,7 @@ struct StatisticsPlan {
     return static_cast<std::int64_t>(std::clamp(kMost_bytes / bytes, 1.0, static_cast<double>(kTile)));
   }
 
-  // the last 1 counts the head's element of `turns`
+  // one sum per statistic, and 1 for the head's element of `turns`
   static constexpr std::int64_t kSumsOfHead = std::int64_t{kRowStatistics} + 1;
 };
 
@@ -155,7 +155,7 @@ struct StatisticsScratch {
     }
   }
 
-  /// scores of listed keys; used if queries visit lists
+  /// scores of listed keys; used only if queries have lists of keys (key_indices)
   std::optional<ListedScores<T>> listed;
 
   View<T, 3> queries;            ///< packed queries of the tile, (strips, D, kMR)
@@ -167,8 +167,8 @@ struct StatisticsScratch {
   View<T, 2> entropies;          ///< Σ p log2 p of each query, one sum per lane
   View<T, 2> in_window;          ///< Σ p over the window of each query, one sum per lane
   View<double, 1> first;         ///< weight of each query on key 0
-  View<T, 2> packing;            ///< dense copies of strided rows, made before packing
-  View<double, 1> figure_sums;   ///< sum over the tile's queries of each statistic in figures_of()
+  View<T, 2> packing;            ///< scratch in which strided rows become dense before they are packed
+  View<double, 1> figure_sums;   ///< sum of each per-query statistic (figures_of()) over the tile's counted queries
   View<double, 1> key_sums;      ///< weight of each selected key, summed over the tile's queries
   /// weight of each key, summed over the tile's queries; with key lists, weights of each query's listed keys
   View<T, 1> mass;
@@ -201,11 +201,11 @@ struct StatisticsBuffers {
   View<PackedHeads, 1> parts;  ///< parts of the current batch; each part holds heads of one sequence
   View<T, 3> keys;             ///< packed keys, transposed, (packed panels, D, kNR)
   View<T, 4> requested_keys;   ///< requested keys, transposed, (packed heads, panels, D, kNR)
-  /// sum over all queries of each statistic in figures_of(), (packed query heads, kRowStatistics)
+  /// sum of each per-query statistic (figures_of()) over counted queries, (packed query heads, kRowStatistics)
   View<double, 2> figure_sums;
   View<double, 2> key_sums;  ///< weights of selected keys, summed over queries, (packed query heads, selected keys)
   View<double, 2> mass;      ///< weight of each key, summed over queries, (packed panels · group, kNR)
-  /// for each packed query head: whose turn it is to add sums (Turnstile)
+  /// for each packed query head: the turn that may add its sums next (Turnstile)
   View<std::int64_t, 1> turns;
   View<std::byte, 2> scratch;  ///< memory for each thread's StatisticsScratch, (threads, bytes)
 };

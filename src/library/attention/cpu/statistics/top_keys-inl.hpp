@@ -62,12 +62,13 @@ class TopKeys {
     if (!hn::AllFalse(d, hn::Gt(larger, threshold))) insert_keys(r, x, j, threshold);
   }
 
-  /// Inserts the keys of the first block that row r sees. Skips keys with scores below a threshold, so that few keys
-  /// are inserted.
-  /// `maxima` holds the largest score of the block in each lane.
-  /// Let K be the number of top keys. The threshold is at most the K-th largest element of `maxima`.
-  /// At least K keys reach that score, so that no key below the threshold is a top key.
-  /// With fewer than K lanes, all keys with weights above 0 reach the threshold.
+  /// Inserts the keys of the first block that row r sees.
+  /// To insert few keys, skips those with scores below a threshold.
+  /// `maxima` holds the largest score of the block in each lane. Let K be the number of top keys.
+  /// The threshold is at most the K-th largest element of `maxima`.
+  /// At least K keys reach that score, so that no skipped key is a top key.
+  /// If that element is below kZeroPower, or if there are fewer than K lanes, the threshold is kZeroPower.
+  /// All keys with weights above 0 reach kZeroPower.
   HWY_NOINLINE void insert_first_block(std::int64_t r, const T* HWY_RESTRICT row, std::int64_t j0,
                                        const StripColumns& at, const T* HWY_RESTRICT maxima) const {
     const Tag<T> d;
@@ -85,7 +86,7 @@ class TopKeys {
     }
   }
 
-  /// Replaces column numbers by keys: each top key n of row r becomes keys[n].
+  /// Turns the top keys of row r from column numbers into keys: column c becomes keys[c].
   void renumber(std::int64_t r, const std::int64_t* keys) const {
     Index* const own = keys_.at(r);
     for (std::int64_t n = 0; n < count_ && own[n] >= 0; ++n) own[n] = static_cast<Index>(keys[own[n]]);
@@ -102,7 +103,7 @@ class TopKeys {
     }
   }
 
-  /// Replaces the scores of row r by weights, or by NaN if `nan` is true. Copies these weights to row i of `to`.
+  /// Replaces the scores of row r by weights, or by NaN if `nan` is true. Writes the weights to row i of `to`.
   void write_weights(const HeadRows<void>& to, std::int64_t i, std::int64_t r, bool nan) const {
     T* weights = scores_.at(r);
     exponentials_in_place(weights, count_);
