@@ -9,13 +9,10 @@
 
 namespace headgate {
 
-/// Runs `kernel`, which starts teams of `threads` threads. Rethrows exceptions of `kernel`.
-/// After fork(), the child process has one thread, in which OpenMP cannot start a team of several threads. Runs
-/// `kernel`:
-///   - on a new thread, if the calling thread is such a thread and `threads` is greater than 1
-///   - on the calling thread, in all other cases.
-/// If the system cannot start the new thread, also uses the calling thread; startable_threads() then limits teams to
-/// one thread.
+/// Runs `kernel`, which starts teams of `threads` threads, and rethrows its exceptions. After fork(), the child process
+/// has one thread, in which OpenMP cannot start a team of several threads. If this thread makes the call and `threads`
+/// is greater than 1, runs `kernel` on a new thread. In all other cases, runs `kernel` on the calling thread. Also uses
+/// the calling thread if the system cannot start a new one; startable_threads() then limits teams to one thread.
 template <class Kernel>
 void run_on_live_threads(int threads, const Kernel& kernel) {
   if (threads == 1 || !forked_thread()) return kernel();

@@ -90,7 +90,7 @@ bool provably_overlap(const ConstTensorView& a, const ConstTensorView& b) {
   const Range range_b = byte_range(b);
   if (range_a.begin >= range_b.end || range_b.begin >= range_a.end) return false;
 
-  Terms terms;  // distance from an element of b to an element of a, as if the data of both began at the same address
+  Terms terms;  // offset of an element of a minus offset of an element of b, in bytes, each from its view's data
   terms.add(a, false);
   terms.add(b, true);
   const auto distance =
@@ -122,8 +122,8 @@ bool elements_overlap(const ConstTensorView& view) {
   if (nests) return false;
   int budget = 1 << 20;
   for (std::size_t first = 0; first < count; ++first) {
-    // Considers pairs of elements whose indices are equal before dimension `first` and differ in it. It suffices to
-    // consider positive differences, because exchanging the two elements changes the sign.
+    // Considers pairs of elements whose indices differ in dimension `first` and are equal in all dimensions before it.
+    // Positive differences suffice, because exchanging the two elements changes the sign.
     Terms terms;
     for (std::size_t d = first; d < count; ++d) terms.term[terms.count++] = dims[d];
     terms.term[0].low = 1;

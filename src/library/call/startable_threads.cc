@@ -28,8 +28,8 @@ struct ProbeCache {
   /// Size of the last team. GCC's runtime keeps the threads of a team for the next team; a smaller team ends the
   /// threads that it does not need.
   int last_team = 1;
-  /// Number of threads that the last probe could start, valid for kValidity. Saves probes if large and small teams
-  /// alternate.
+  /// Number of threads that the last probe could start; valid for kValidity. Teams that alternate between large and
+  /// small thus need no new probes.
   int threads = 1;
   Clock::time_point when{};
 
@@ -56,8 +56,8 @@ void* live_until_end(void* argument) {
 }
 
 /// Gives threads of a probe stacks that are slightly larger than the default. When these threads end, the system keeps
-/// their stacks for new threads. OpenMP's threads can then reuse these stacks: LLVM's OpenMP runtime needs slightly
-/// more than the default. In a limited address space, there may be no memory for further stacks.
+/// their stacks for new threads, such as OpenMP's. LLVM's OpenMP runtime needs slightly more than the default. Reuse
+/// matters in a limited address space, which may have no memory for further stacks.
 class ProbeAttributes {
  public:
   ProbeAttributes() {

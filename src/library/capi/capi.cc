@@ -140,7 +140,7 @@ Tensor bthd(Data* data, headgate_dtype dtype, std::int64_t B, std::int64_t T, st
 }
 
 /// Returns the names of the compiled targets. The list never changes, so callers may keep pointers to its strings. The
-/// same is true of the next three functions.
+/// lists that the next three functions return never change either.
 const std::vector<std::string>& compiled() {
   static const std::vector<std::string> names = compiled_targets();
   return names;

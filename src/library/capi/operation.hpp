@@ -27,8 +27,8 @@ constexpr bool same(std::int32_t c, Enum cpp) {
   return c == static_cast<std::int32_t>(cpp);
 }
 
-/// Returns the option's value that `name` selects in C: find(name). Returns `other` if the name is null or empty. If
-/// find() fails, throws Error with the option's name and the valid names().
+/// Returns find(name), the value of an option that C programs select by name. Returns the default `other` if the name
+/// is null or empty. If find() fails, throws Error with the option's name and the valid names().
 template <class Find, class Names, typename Value>
 Value find_named(const char* option, const char* name, const Find& find, const Names& names, const Value& other) {
   if (name == nullptr || *name == '\0') return other;

@@ -52,9 +52,9 @@ class Block {
   std::size_t align_ = kAlign_bytes;
 };
 
-/// Scratch memory of a call. The destructor keeps the block for the thread's next calls. A thread keeps at most
-/// kMostKept blocks, of at most kKept_bytes in total. It keeps several, because a call may use several arenas at a
-/// time.
+/// Scratch memory of a call. The destructor keeps the memory block for the thread's next calls. A thread keeps at most
+/// kMostKept blocks, of at most kKept_bytes in total. It keeps several blocks, because a call may use several arenas at
+/// a time.
 class Arena {
  public:
   /// Limit of the memory that a thread keeps. It suffices for the operands that the attention kernels pack at a time

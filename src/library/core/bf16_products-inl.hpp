@@ -27,11 +27,11 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-// Products in this file are c = a b, with f32 c (m,n) and bf16 a (m,k), b (k,n). m and n are multiples of 16, and k is
-// zero-padded to a multiple of 32.
-//   a  the left operand, stored as rows of k elements with any row stride
-//   b  the right operand, stored as panels of 16 columns, each with shape (k/2, 16, 2).
-// Element (x,y) of a panel is at [x/2][y][x % 2].
+// The products in this file are c = a b, with f32 c (m,n), bf16 a (m,k) and bf16 b (k,n). m and n are multiples of 16.
+// k is padded with zeros to a multiple of 32.
+//   - a: the left operand, stored as rows of k elements with any row stride.
+//   - b: the right operand, stored as panels of 16 columns. A panel has shape (k/2, 16, 2). Its element (x,y) is at
+//     [x/2][y][x % 2].
 
 /// Sizes of the product that one AMX instruction computes: rows of c, columns of c, and the depth k.
 inline constexpr std::int64_t kTileRows = 16, kTileCols = 16, kTileDepth = 32;
@@ -47,7 +47,7 @@ struct PairPanels {
 
   /// Returns the address of row x of panel n. x must be even, because rows are stored in pairs.
   BFloat16* at(std::int64_t n, std::int64_t x) const { return data + n * panel_stride + x * kTileCols; }
-  /// Returns the part of the operand that begins with row x and panel n. x must be even.
+  /// Returns the part of the operand from row x and panel n on. x must be even, because rows are stored in pairs.
   PairPanels from(std::int64_t n, std::int64_t x) const { return {at(n, x), panel_stride}; }
 };
 

@@ -39,8 +39,8 @@ class Cancellation {
     return seen();
   }
 
-  /// Returns whether to skip task n and all later ones. Runs the callback only before every `interval`-th task. For
-  /// short tasks: running the callback before each of them would take considerable time.
+  /// Returns whether to skip task n and all later ones. Runs the callback only before every `interval`-th task, because
+  /// running it before each short task would take considerable time.
   bool requested(std::int64_t n, std::int64_t interval) { return n % interval == 0 ? requested() : seen(); }
 
   /// Returns whether requested() has returned true in any thread. Does not run the callback.

@@ -47,15 +47,14 @@ constexpr std::size_t gate_row(GateFn fn) {
 /// Returns the row of a gate function. `fn` must not be none.
 constexpr const GateFunction& gate_function(GateFn fn) { return kGateFunctions[gate_row(fn)]; }
 
-/// Returns whether y and z may leave o unknown: with y = o ∘ g(z), they do where g(z) is 0.
+/// Returns whether y and z do not always determine o. This is true for y = o ∘ g(z) if g(z) can be 0.
 constexpr bool loses_output(GateFn fn, GateOp op) {
   return fn != GateFn::none && op == GateOp::mul && gate_function(fn).has_zero;
 }
 
 /// Returns whether a forward pass should save o for the backward pass:
-///
-///   - for a multiplied gate, if y and z do not determine o
-///   - for an added gate, because o = y − g(z) would suffer from cancellation
+///   - A multiplied gate needs o if y and z do not determine o.
+///   - An added gate needs o, because o = y − g(z) would suffer from cancellation.
 constexpr bool keeps_output(GateFn fn, GateOp op) {
   return fn != GateFn::none && (op == GateOp::add || loses_output(fn, op));
 }

@@ -141,7 +141,7 @@ inline const TensorView& query_statistic(const LinearAttentionStatistics& output
 inline const TensorView& mean_of_query_statistic(const LinearAttentionStatistics& outputs, std::size_t statistic) {
   return outputs.*kLinearStatistics[kQueryStatistics + statistic].member;
 }
-/// Returns whether the call requests this statistic for each query, or its mean over queries.
+/// Returns whether the call requests this statistic, either for each query or as a mean over queries.
 inline bool wants_query_statistic(const LinearAttentionStatistics& outputs, std::size_t statistic) {
   return query_statistic(outputs, statistic).present() || mean_of_query_statistic(outputs, statistic).present();
 }

@@ -19,8 +19,8 @@ namespace headgate {
 /// neighbours. '_' and '-' count as equal.
 inline std::size_t edit_distance(std::string_view a, std::string_view b) {
   const auto same = [](char x, char y) { return (x == '_' ? '-' : x) == (y == '_' ? '-' : y); };
-  // distance(i, j) is the number of edits that turn the first i characters of a into the first j of b. Stores only the
-  // rows of the last three i.
+  // distance(i, j) is the number of edits that turn the first i characters of a into the first j of b. Keeps only the
+  // rows i − 2, i − 1 and i of this table, in `before`, `last` and `row`.
   std::vector<std::size_t> before(b.size() + 1), last(b.size() + 1), row(b.size() + 1);
   for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
   for (std::size_t i = 1; i <= a.size(); ++i) {

@@ -27,8 +27,8 @@ struct FieldText {
   std::string_view option = {};  ///< command-line option ("--dim"); empty: none
   std::string_view type = {};    ///< name of the option's value in --help
   std::string_view help = {};
-  /// Default to show in --help: null for the field's value, "" for none. Fields whose `help` describes the default have
-  /// "".
+  /// Default to show in --help: null shows the value of the field, "" shows none. Use "" if `help` describes the
+  /// default.
   const char* default_text = nullptr;
   std::string_view remark = {};  ///< text after the default in --help, for example "0: never"
 };

@@ -74,7 +74,7 @@ inline const TensorView& row_statistic(const AttentionStatistics& outputs, std::
 inline const TensorView& mean_of_row_statistic(const AttentionStatistics& outputs, std::size_t statistic) {
   return outputs.*kStatisticsOutputs[kRowStatistics + 1 + statistic].member;
 }
-/// Returns whether the call requests this statistic for each query, or its mean over queries.
+/// Returns whether the call requests this statistic, either for each query or as a mean over queries.
 inline bool wants_row_statistic(const AttentionStatistics& outputs, std::size_t statistic) {
   return row_statistic(outputs, statistic).present() || mean_of_row_statistic(outputs, statistic).present();
 }
@@ -83,7 +83,7 @@ inline bool wants_row_statistic(const AttentionStatistics& outputs, std::size_t 
 struct StatisticsSizes {
   std::int64_t B = 0, Hq = 0, T = 0, S = 0;
   std::int64_t sequences = 0;  ///< number of sequences: B, or N in a packed batch
-  /// first dimension of key_mass: `sequences`, or 1 if the keys of all sequences share dimension S
+  /// first dimension of key_mass: 1 if the keys of all sequences lie along one dimension S, otherwise `sequences`
   std::int64_t key_batches = 0;
   std::int64_t chosen_keys = 0, chosen_rows = 0, top_keys = 0;
 

@@ -16,13 +16,13 @@ namespace headgate {
 
 /// The dimensions of a user's array. The library views each array with rank 4, (B,H,T,X).
 enum class TensorKind {
-  heads,          ///< (B,H,T,X), or in the order that the layout option of the call selects
-  rows,           ///< (B,H,T): a number for each query of a head
-  rows_or_heads,  ///< (B,H,T), or (N,H) viewed as (N,H,1,1): a number for each query, or for each head of a sequence
-  scores,         ///< (B,H,T,S); inputs may omit leading dimensions
+  heads,          ///< (B,H,T,X), or these dimensions in the order that the call's layout option selects
+  rows,           ///< a number per query and head: (B,H,T)
+  rows_or_heads,  ///< a number per query and head: (B,H,T); or per sequence and head: (N,H), viewed as (N,H,1,1)
+  scores,         ///< a number per query and key: (B,H,T,S); inputs may omit leading dimensions
   vector,         ///< (N)
-  query_numbers,  ///< (H), viewed as (1,1,1,H), or (1|B,H,T), viewed as (1|B,H,T,1): a number for each head or query
-  head_numbers,   ///< (H) or (N,H), viewed as (1,1,1|N,H): a number for each head, or for each head of a sequence
+  query_numbers,  ///< a number per head: (H), viewed as (1,1,1,H); or per query: (1|B,H,T), viewed as (1|B,H,T,1)
+  head_numbers,   ///< a number per head: (H), viewed as (1,1,1,H); or per sequence and head: (N,H), viewed as (1,1,N,H)
   table,          ///< (B,M)
   state,          ///< (N,H,D,Dv): a matrix for each head of a sequence
   channels,       ///< (B,T,X), viewed as (B,1,T,X): rows without heads
@@ -76,7 +76,7 @@ constexpr std::string_view output_types_of(Elements elements) {
 struct TensorFile {
   std::string_view option = {};  ///< command-line option ("--q"); empty: none
   std::string_view name = {};    ///< name of the option's value in --help; for gradients, the name of the file
-  bool or_f32 = false;           ///< true if files of another dtype than q are read as f32
+  bool or_f32 = false;           ///< true if a file may have another dtype than q; it is then read as f32
 };
 
 /// Properties that only some tensors have. `Inputs` is the operation's struct of inputs.
@@ -175,8 +175,8 @@ inline DType output_dtype(Elements elements, DType q) {
   return DType::f32;
 }
 
-/// Returns whether any output of the table `rows` has elements. If none has, the call skips the kernel. The kernel
-/// would visit every sequence, and there may be any number of empty ones.
+/// Returns whether any output of the table `rows` has elements. If none has, the call skips the kernel. This avoids a
+/// loop over the sequences, which may be numerous even if all of them are empty.
 template <class Rows, class Outputs>
 bool writes_elements(const Rows& rows, const Outputs& outputs) {
   return std::any_of(rows.begin(), rows.end(), [&](const auto& row) { return (outputs.*row.member).numel() > 0; });

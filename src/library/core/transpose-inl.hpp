@@ -21,8 +21,8 @@ template <typename T>
 inline constexpr std::int64_t kTransposedCols = 16 / sizeof(T);
 
 #if HWY_TARGET != HWY_SCALAR
-/// Loads a vector from several rows, 16 bytes from each. Its 16-byte block b holds the columns [c, c + kTransposedCols)
-/// of row_at(b · kTransposedCols).
+/// Loads a vector from several rows, 16 bytes from each. With n = kTransposedCols, block b of 16 bytes holds columns
+/// [c, c + n) of row_at(b · n).
 template <class D, class RowAt>
 HWY_INLINE hn::Vec<D> load_blocks(D d, const RowAt& row_at, std::int64_t c) {
   constexpr std::int64_t kN = hn::MaxLanes(d);
@@ -35,8 +35,8 @@ HWY_INLINE hn::Vec<D> load_blocks(D d, const RowAt& row_at, std::int64_t c) {
   }
 }
 
-/// Transposes kTransposedCols columns of as many rows as D has lanes: to[c · stride + r] = change(row_at(r)[from + c]).
-/// `change` maps a vector of D to another.
+/// Transposes a matrix with kTransposedCols columns, and as many rows as a vector of D has lanes: to[c · stride + r] =
+/// change(row_at(r)[from + c]). `change` maps a vector of D to another.
 template <class D, typename T = hn::TFromD<D>, class RowAt, class Change>
 HWY_INLINE void transpose_blocks(D d, T* HWY_RESTRICT to, std::int64_t stride, const RowAt& row_at, std::int64_t from,
                                  const Change& change) {

@@ -31,9 +31,9 @@ class Turnstile {
   void leave(std::int64_t turn) const { next_.store(turn + 1, std::memory_order_release); }
 
  private:
-  /// Number of pauses before the first sched_yield(). On Zen 4, a pause takes 24 ns, and all of them 6 µs. Usually a
-  /// thread waits while another adds dq of one tile (96 × 192 × 64 multiply-adds), which takes 20 µs. A yield takes 0.5
-  /// µs (docs/design/backward.md).
+  /// Number of pauses before the first sched_yield(). On Zen 4, a pause takes 24 ns, and this number of pauses 6 µs. A
+  /// thread usually waits while another adds dq of one tile (96 × 192 × 64 multiply-adds), which takes 20 µs. A yield
+  /// takes 0.5 µs (docs/design/backward.md).
   static constexpr int kSpins = 256;
   std::atomic_ref<std::int64_t> next_;
 };

@@ -116,8 +116,8 @@ HWY_INLINE T in_log2_units(double x) {
   return static_cast<T>(std::isfinite(x) ? std::clamp(scaled, -kLargest, kLargest) : x);
 }
 
-/// Corrects y, a function of x that may have overflowed. Returns y clamped to finite numbers where x is finite, and x
-/// where x is infinite or NaN.
+/// Clamps y to finite numbers where x is finite. Returns x where x is infinite or NaN. y is a function of x that may
+/// have overflowed.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V keep_finite(D d, V x, V y) {
   const auto largest = hn::Set(d, std::numeric_limits<hn::TFromD<D>>::max());
@@ -173,8 +173,8 @@ template <typename T>
 inline constexpr bool kExp2Saturates = HWY_TARGET == HWY_AVX3 && sizeof(T) == 4;
 
 #if HWY_TARGET == HWY_AVX3
-/// Computes exp2_fast() with fewer instructions. One AVX-512 instruction returns the fraction f = x − ⌊x⌋, another
-/// multiplies by 2^⌊x⌋.
+/// Computes exp2_fast() with fewer instructions. One AVX-512 instruction returns the fraction f = x − ⌊x⌋. Another
+/// multiplies 2^f by 2^⌊x⌋.
 HWY_INLINE hn::Vec<Tag<float>> exp2_scaled(hn::Vec<Tag<float>> x) {
   const Tag<float> d;
   // VREDUCEPS returns x − ⌊x⌋, and 0 for ±∞.
@@ -244,7 +244,7 @@ HWY_INLINE V inverse_of(D d, V x) {
   const V one = hn::Set(d, hn::TFromD<D>{1});
 #if HWY_TARGET == HWY_AVX3
   if constexpr (std::is_same_v<D, Tag<float>>) {
-    // The guess is accurate to 14 bits. The Newton step doubles the number of accurate bits.
+    // ApproximateReciprocal() is accurate to 14 bits. One Newton step doubles the number of accurate bits.
     const V guess = hn::ApproximateReciprocal(x);
     return hn::MulAdd(guess, hn::NegMulAdd(guess, x, one), guess);
   }

@@ -30,8 +30,8 @@ class Workspace {
   /// Creates a workspace that only counts bytes. It returns views with a shape and null data. Stores the total size of
   /// the buffers of each name in `items`, which may be null.
   explicit Workspace(std::vector<WorkspaceItem>* items = nullptr) : items_(items) {}
-  /// Creates a workspace that places buffers in `memory`, which is aligned to Block::kAlign_bytes. `memory` must have
-  /// as many bytes as a counting workspace reports in bytes() after the same calls.
+  /// Creates a workspace that places buffers in `memory`, which is aligned to Block::kAlign_bytes. A counting workspace
+  /// that allocates the same buffers returns the required size from bytes().
   explicit Workspace(std::byte* memory) : memory_(memory) {}
 
   /// Returns a dense array of uninitialised elements. Throws std::bad_alloc if the number of bytes, of this array or in

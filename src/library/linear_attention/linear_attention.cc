@@ -14,8 +14,8 @@
 namespace headgate {
 namespace {
 
-/// Returns text for the call's report that tells which kernel computes the call. Returns "" if the call does not permit
-/// native16 or reports are off.
+/// Returns the text with which a report names the kernel of a call. Returns "" if reports are off, or if the call does
+/// not permit native16.
 template <class Problem>
 std::string kernel_text(const Problem& problem) {
   if (!is_verbose() || problem.precision != Precision::native16) return "";

@@ -9,8 +9,9 @@
 
 namespace headgate {
 
-/// Largest number of queries in a tile. One walk back over the tokens processes all queries of a tile and packs each
-/// key once. Packing is then a small part of the work. The weights of a query do not depend on this number.
+/// Largest number of queries in a tile. A walk goes back over the tokens once for all queries of a tile, so it packs
+/// each key only once. With this number, packing is a small part of the work. The weights of a query do not depend on
+/// this number.
 inline constexpr std::int64_t kWalkQueries = 256;
 
 /// A tile: queries [first, first + count) of sequence n. In linear_attention_statistics, a query is a token of the
@@ -34,11 +35,12 @@ struct LinearWeightsProblem : LinearProblem {
 /// The checked arguments of linear_attention_statistics().
 struct LinearStatisticsProblem : LinearProblem {
   LinearAttentionStatistics outputs;
-  std::vector<QueryTile> tiles;  ///< tiles in order of sequences and tokens; empty if walks() is false
+  std::vector<QueryTile> tiles;  ///< tiles of all queries, ordered by sequence and token; empty if walks() is false
 
-  /// Returns whether a requested statistic depends on every weight of a query.
+  /// Returns whether a requested statistic needs every weight of a query, and thus a walk back over the tokens
+  /// (QueryWalk).
   bool walks() const;
-  /// Returns whether a requested statistic comes from a single pass over the tokens of a state.
+  /// Returns whether a requested statistic needs a forward scan over the tokens (StateStatistics).
   bool scans() const;
   /// Returns whether a statistic of the final state S_T is requested.
   bool needs_state() const { return outputs.effective_rank.present() || outputs.state_norm.present(); }

@@ -55,11 +55,11 @@ struct LinearBackwardProblem : LinearProblem {
   LinearAttentionIncoming incoming;
   LinearAttentionGradients gradients;
   bool sums_beta = false;  ///< whether all heads share beta; dbeta is then summed over the heads
-  /// The sequences that the kernel computes; all N if empty.
+  /// Indices of the sequences that the kernel computes. If empty, the kernel computes all N sequences.
   std::span<const std::int64_t> chosen = {};
 
-  /// chosen_count() returns the number of sequences that the kernel computes. chosen_sequence() returns the n-th of
-  /// them.
+  /// chosen_count() returns the number of sequences that the kernel computes. chosen_sequence(n) returns the tokens of
+  /// the n-th of these sequences.
   std::int64_t chosen_count() const { return chosen.empty() ? N : static_cast<std::int64_t>(chosen.size()); }
   TokenRange chosen_sequence(std::int64_t n) const {
     return sequence(chosen.empty() ? n : chosen[static_cast<std::size_t>(n)]);

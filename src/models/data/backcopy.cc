@@ -19,7 +19,7 @@ enum Stream : std::uint64_t { kTrainingStream = 3, kHeldOutStream = 4 };
 
 bool trigger(std::int32_t token) { return std::find(kTriggers.begin(), kTriggers.end(), token) != kTriggers.end(); }
 
-/// Draws a byte with probability proportional to its count. row[b] is the cumulative count of the bytes 0 to b.
+/// Draws a byte with probability proportional to its count. row[b] is the sum of the counts of bytes 0 … b.
 std::int32_t draw_byte(const std::int64_t* row, RandomStream& random) {
   const std::int64_t place = random.below(row[kBytes - 1]);
   return static_cast<std::int32_t>(std::upper_bound(row, row + kBytes, place) - row);

@@ -35,8 +35,8 @@ class BigramTable {
   std::int32_t after(std::int32_t byte, RandomStream& random) const;
 
  private:
-  /// Counts of bytes (257,256), summed over the bytes up to each. Row b counts the bytes that follow byte b. Row 256
-  /// counts all bytes but the task's trigger bytes, after which a byte is copied.
+  /// (257,256): cumulative counts. Element (b,c) is how often one of the bytes 0 … c follows byte b. Element (256,c) is
+  /// how often one of these bytes occurs in the text, without kTriggers.
   std::vector<std::int64_t> cumulative_;
 };
 

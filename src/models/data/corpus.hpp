@@ -54,7 +54,7 @@ class Corpus {
   std::size_t file_at(std::int64_t position) const;
 
   std::string name_;
-  std::vector<io::MappedFile> files_;  ///< files of the text, without empty ones
+  std::vector<io::MappedFile> files_;  ///< all files of the text that are not empty, in order
   std::vector<std::int64_t> starts_;   ///< offset of each file in the text, in bytes
   std::int64_t size_ = 0;
   LeftOut left_out_;

@@ -16,11 +16,11 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Buffers of one StateGroup: the packed inputs, and results that one scan writes and a later scan reads. Letters in
-/// the shapes:
-///   G       number of states of the group
-///   Gq, Gk  numbers of heads of q and of k that these states use; no other group uses these heads
-///   R       number of output heads that read each state
+/// Buffers of one StateGroup: the packed inputs, and results that one scan writes and a later scan reads.
+/// backward_kernel.cc defines the state S, the update u of a token, and its gradient du. Letters in the shapes:
+///   G: number of states of the group.
+///   Gq, Gk: numbers of heads of q and of k that these states use. No other group uses these heads.
+///   R: number of output heads that read each state.
 template <typename T>
 struct StateGroupBuffers {
   StateGroupBuffers(Workspace& ws, const LinearBackwardProblem& p, std::int64_t tokens) {
@@ -51,14 +51,14 @@ struct StateGroupBuffers {
   /// (Gq,T): inverse L2 norm of each row of q, without scale; 1 without normalisation
   View<T, 2> query_norms;
   View<T, 3> dy;           ///< (G·R,T,Dv)
-  View<T, 3> differences;  ///< (G,T,Dv): v_t − e^{g_t} S_{t−1}ᵀ k_t of each state; v_t without a delta rule
+  View<T, 3> differences;  ///< (G,T,Dv): v_t − e^{g_t} S_{t−1}ᵀ k_t with a delta rule, otherwise v_t
   View<T, 3> du;           ///< (G,T,Dv)
-  View<T, 3> updates;      ///< (G,T,Dv): u_t of each state: `differences`, with a delta rule times β_t
-  View<T, 3> dvalues;      ///< (G,T,Dv): β_t du_t of each state; du_t without a delta rule
+  View<T, 3> updates;      ///< (G,T,Dv): u_t, which is `differences`, times β_t with a delta rule
+  View<T, 3> dvalues;      ///< (G,T,Dv): β_t du_t with a delta rule, otherwise du_t
   View<T, 3> dq;           ///< (Gq,T,D): gradient of `queries`
   View<T, 3> dk;           ///< (Gk,T,D): gradient of `keys`
   View<T, 3> ddecays;      ///< (G,T,D): gradient of each feature's decay in each state
-  View<T, 3> states;       ///< (G,chunks,D·Dv): each state at the start of each chunk, stored as column blocks
+  View<T, 3> states;       ///< (G,chunks,D·Dv): the state before each chunk, stored as column blocks
 };
 
 /// One group of states of one sequence, with the group's buffers. These states share heads of q and k
@@ -69,12 +69,12 @@ struct StateGroup {
   std::int64_t index;  ///< number of the group within the sequence
   StateGroupBuffers<T> buffers;
 
-  /// Functions that return a head's index for state g of the group:
-  ///   state()      head of v in the caller's tensor
-  ///   key()        head of k in the caller's tensor
-  ///   query()      head of q in the caller's tensor, for the r-th output head that reads the state
-  ///   own_key()    head of k in the group's buffers
-  ///   own_query()  head of q in the group's buffers, for the r-th output head that reads the state
+  /// These functions return the index of a head for state g of the group:
+  ///   - state(): head of v, in the caller's tensor.
+  ///   - key(): head of k, in the caller's tensor.
+  ///   - query(): head of q of the r-th output head that reads the state, in the caller's tensor.
+  ///   - own_key(): head of k, in the group's buffers.
+  ///   - own_query(): head of q of the r-th output head that reads the state, in the group's buffers.
   std::int64_t state(const LinearProblem& p, std::int64_t g) const { return index * p.group_states() + g; }
   std::int64_t query(const LinearProblem& p, std::int64_t g, std::int64_t r) const {
     return p.query_head(state(p, g) * p.heads_per_state() + r);
@@ -130,7 +130,7 @@ class TokenRows {
   T *keys_, *dk_, *queries_, *dq_, *dy_, *differences_, *du_, *updates_, *dvalues_, *ddecays_;
 };
 
-/// Decay factors and dot products of a chunk's tokens. Forward scans and reverse scans each have their own.
+/// Decay factors and dot products of the tokens of a chunk. Forward and reverse scans have separate objects.
 template <typename T>
 struct ChunkNumbers {
   ChunkNumbers(Workspace& ws, const LinearProblem& p)
@@ -139,16 +139,16 @@ struct ChunkNumbers {
         pair_dots(ws.take<T>("numbers", 2, kChunk)) {}
 
   DecayFactors<T> factors;
-  /// (R,kChunk): one dot product for each output head and token. Scan 2 stores q · k. Scans 3 and 4 store dy · u.
+  /// (R,kChunk): a dot product for each output head and token. It is q · k in scan 2, and dy · u in scans 3 and 4.
   View<T, 2> dots;
   /// (2,kChunk): dot products r · w, which correct a product Sᵀ r. A pass over two tokens computes Sᵀ r of the second
-  /// token first. Then the first token adds one or two outer products w xᵀ to S. For each of them, the scan adds the
-  /// missing (r · w) x to Sᵀ r.
+  /// token before the first token changes S. The first token then adds one or two outer products w xᵀ to S. For each of
+  /// these, the scan adds the missing term (r · w) x to Sᵀ r.
   View<T, 2> pair_dots;
 };
 
-/// Scratch of one thread for the four scans (backward_kernel.cc). Scans 3 and 4 hold the transposed state, whose rows
-/// are features of v.
+/// Scratch of one thread for the four scans (backward_kernel.cc). In scans 3 and 4, blocks hold the transposed state,
+/// which has a row for each feature of v.
 template <typename T>
 struct ScanBuffers {
   ScanBuffers(Workspace& ws, const LinearBackwardProblem& p) : forward(ws, p), reverse(ws, p) {
@@ -170,14 +170,14 @@ struct ScanBuffers {
 
   ChunkNumbers<T> forward, reverse;
   View<T, 1> state;  ///< one state, stored as column blocks
-  /// (copies, elements of a block): a block of Sᵀ at the start of the chunk and after every two tokens. If several
-  /// query heads read the state, there is a copy after every token.
+  /// (copies, elements of a block): copies of a block of Sᵀ in one chunk. The first copy is from the start of the
+  /// chunk. Another follows every two tokens, or every token if several query heads read the state.
   View<T, 2> block_states;
   View<T, 1> row;
-  // F are the decay factors of a token (DecayFactors).
-  View<T, 2> keys_times_f;    ///< (kChunk,D): k ∘ F of each token, from DecayFactors::times_before()
-  View<T, 2> keys_over_f;     ///< (kChunk,D): k / F of each token, from DecayFactors::times_inverse()
-  View<T, 3> queries_over_f;  ///< (R,kChunk,D): q / F of each output head and token, from DecayFactors::times_inverse()
+  // F is the product of the decays since the last rescaling (DecayFactors).
+  View<T, 2> keys_times_f;    ///< (kChunk,D): k times F for each token, from times_before()
+  View<T, 2> keys_over_f;     ///< (kChunk,D): k divided by F for each token, from times_inverse()
+  View<T, 3> queries_over_f;  ///< (R,kChunk,D): q divided by F for each output head and token, from times_inverse()
   View<T, 2> values;          ///< (kChunk,Dv) v
   View<T, 1> betas;           ///< (kChunk)
 };

@@ -71,7 +71,7 @@ inline ConvolutionPlan plan_sequences(const ShortConvolutionProblem& p, std::int
   return {p, Along::channels, p.rows(), 1, channels, divide_up(p.C, channels)};
 }
 
-/// Returns the view with its last two dimensions exchanged. For views (…, tokens, channels) and (…, channels, taps).
+/// Exchanges the last two dimensions of a view, such as tokens and channels, or channels and taps.
 template <typename Void>
 BasicTensorView<Void> transposed(BasicTensorView<Void> view) {
   std::swap(view.shape[2], view.shape[3]);

@@ -154,15 +154,15 @@ template <typename T, typename Stored>
 struct GradientRows {
   const T* taps;  ///< K rows of taps and a row of biases, taps_stride elements apart
   std::int64_t taps_stride;
-  T* sums;  ///< K rows of dweight, then a row of dbias, sums_stride apart; the kernel adds to them. Null if not needed
+  T* sums;  ///< K rows of dweight, then a row of dbias, sums_stride apart; the kernel adds to them; null if not needed
   std::int64_t sums_stride;
-  T* window;  ///< input: ds of the K − 1 tokens before t; output: ds of the last K − 1 tokens before t + rows
+  T* window;  ///< ds of the K − 1 tokens before t; the kernel replaces them by those before t + rows
   std::int64_t window_stride;
-  const Stored* x;  ///< rows of x from token t − (K − 1) on; read only for `sums` and for SiLU
+  const Stored* x;  ///< rows of x from token t − (K − 1) on; not read if `sums` is null and `silu` is false
   std::int64_t x_stride;
   const Stored* dy;  ///< rows of dy from token t on
   std::int64_t dy_stride;
-  Stored* dx;  ///< rows of dx from token t − (K − 1) on; dx of token u is a sum over ds of tokens u … u + K − 1
+  Stored* dx;  ///< rows of dx from token t − (K − 1) on; dx[u] depends on ds[u] … ds[u + K − 1]
   std::int64_t dx_stride;
   std::int64_t rows;
   std::int64_t skipped;  ///< number of rows at the start of dx that are not written
@@ -173,10 +173,10 @@ struct GradientRows {
 /// Computes a strip of the backward pass, one vector of channels at a time. Holds K rows of x and of ds in registers.
 /// The forward pass computes y[t] = act(s[t]) with s[t] = bias + Σ_j taps[j] · x[u + j], where u = t − (K − 1) and
 /// j = 0 … K − 1. The backward pass computes, for each token t in order:
-///   ds[t] = dy[t] · act′(s[t])                the gradient of s[t]
-///   dx[u] = Σ_j taps[K − 1 − j] · ds[u + j]   complete at token t, the last token whose sum reads x[u]
-///   sums[j] += ds[t] · x[u + j]               for dweight
-///   sums[K] += ds[t]                          for dbias
+///   - ds[t] = dy[t] · act′(s[t]), the gradient of s[t].
+///   - dx[u] = Σ_j taps[K − 1 − j] · ds[u + j]. Token t is the last token whose s depends on x[u].
+///   - sums[j] += ds[t] · x[u + j], for dweight.
+///   - sums[K] += ds[t], for dbias.
 template <std::int64_t K, typename T, typename Stored>
 HWY_NOINLINE void convolve_gradient_rows(const GradientRows<T, Stored>& g) {
   constexpr std::int64_t kPast = K - 1;
@@ -297,8 +297,8 @@ struct TapKernels {
   /// The second storage type that the kernels support: bf16 if T is float, otherwise T itself.
   using Half = std::conditional_t<std::is_same_v<T, float>, BFloat16, T>;
 
-  /// `strip` computes kStripRows rows and `row` computes one row, both with vectors of channels. `tokens` computes one
-  /// channel with vectors of tokens.
+  /// `strip`, `row` and `tokens` compute y. `strip` computes kStripRows rows and `row` computes one row, with vectors
+  /// of channels. `tokens` computes one channel, with vectors of tokens.
   Convolve<T> strip, row, tokens;
   Convolve<Half> half_strip, half_tokens;
   void (*token)(const ConvolvedToken<T, T>&);

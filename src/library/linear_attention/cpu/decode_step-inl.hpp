@@ -51,8 +51,8 @@ class DecodeStep {
     return rows.present() && rows.dtype == dtype_of<T>() && rows.stride == 1;
   }
 
-  /// `outputs` and `u` have Dv elements each. run() writes y to `outputs`. `u` is scratch: it holds (F ∘ S_0)ᵀ k until
-  /// u = β (v − (F ∘ S_0)ᵀ k) replaces it.
+  /// run() writes y to `outputs`. `u` is scratch: it first holds (F ∘ S_0)ᵀ k, and then u = β (v − (F ∘ S_0)ᵀ k). Both
+  /// have Dv elements.
   DecodeStep(const DecodeToken<T>& token, const StateColumns& columns, T* outputs, T* u)
       : token_(token), columns_(columns), outputs_(outputs), u_(u) {}
 
@@ -134,8 +134,9 @@ class DecodeStep {
     });
   }
 
-  /// Calls visit(vectors, first column, first row, end row) for all tiles in memory order: all columns of 16 rows, then
-  /// of the next 16 rows. `vectors`, a std::integral_constant, is the number of vectors in a row of the tile.
+  /// Calls visit(vectors, first column, first row, end row) for all tiles in memory order. All tiles of the first 16
+  /// rows precede those of the next 16 rows. `vectors`, a std::integral_constant, is the number of vectors in a row of
+  /// the tile.
   template <class Visit>
   HWY_INLINE void for_tiles(std::int64_t rows, const Visit& visit) const {
     constexpr std::int64_t kRows = 16;

@@ -23,7 +23,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// The states of all heads, in row n of a tensor.
+/// The states in row n of a tensor, which belong to one sequence or snapshot. operator() returns the state of head h.
 template <typename Void>
 struct StatesIn {
   BasicTensorView<Void> tensor;
@@ -66,14 +66,14 @@ struct LinearForwardBuffers {
 
   DecayFactors<T> factors;
   View<T, 2> states;        ///< for each head of a task, the column blocks of the head's state
-  View<T, 2> keys_times_f;  ///< (kChunk,D) k ∘ F, from DecayFactors::times_before(); prepare_pairs() rescales some rows
-  /// (kChunk,D) k / F, from DecayFactors::times_inverse(); empty without decay, because `keys_times_f` then has the
-  /// same values
+  View<T, 2> keys_times_f;  ///< (kChunk,D) k times F, from times_before(); prepare_pairs() rescales some rows
+  /// (kChunk,D) k divided by F, from DecayFactors::times_inverse(). Empty without decay: `keys_times_f` then has the
+  /// same values.
   View<T, 2> keys_over_f;
-  View<T, 3> queries;  ///< (R,kChunk,D) scale · q times the decay factors after any rescaling
+  View<T, 3> queries;  ///< (R,kChunk,D) scale · q times F, from DecayFactors::times_after()
   View<T, 2> values;   ///< (kChunk,Dv)
   View<T, 1> betas;    ///< (kChunk)
-  /// (kChunk) dot product of each token's row of `keys_times_f` with the previous token's row of `keys_over_f`
+  /// (kChunk): for odd n, element n is the dot product of row n of `keys_times_f` and row n − 1 of `keys_over_f`
   View<T, 1> pair_dots;
   View<T, 3> outputs;  ///< (R,kChunk,Dv)
 };
@@ -96,8 +96,9 @@ class LinearForwardWorker {
                   HWY_ATTR { run_part(task, s, old_states, new_states, cancellation); });
   }
 
-  /// Computes the task's column blocks for the tokens of `s`, one part of a sequence. Starts from `old_states`,
-  /// and writes the last states to `new_states`. Computes a chunk of tokens for all heads before the next chunk.
+  /// Computes the task's column blocks for the tokens `s`, one part of a sequence. Reads the states before the part
+  /// from `old_states`, and writes the states after it to `new_states`. Computes a chunk of tokens for all heads before
+  /// the next chunk.
   void run_part(const StateTask& task, const TokenRange& s, const ConstStates& old_states, const States& new_states,
                 Cancellation& cancellation) {
     if (s.T == 0 && !new_states.tensor.present()) return;
@@ -269,7 +270,7 @@ class LinearForwardWorker {
       Row x = Row::load(buffers_.values.at(n + t, columns.first));
       if (p_.has_delta) {
         x.subtract(returned[t]);
-        // returned[1] does not include the first token's update of the state. Subtracts the missing term from x.
+        // returned[1] was computed before the first token updated the state. Subtracts the missing term from x.
         if (t == 1) x.add_product(pass.outer_products[0][0].x, hn::Set(Tag<T>(), -buffers_.pair_dots(n + 1)));
         x.multiply(hn::Set(Tag<T>(), buffers_.betas(n + t)));
       }

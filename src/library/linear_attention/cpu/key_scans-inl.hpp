@@ -19,8 +19,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Returns the decay factors F of a step for the columns of a block. `of_step` points to the step's factors, and
-/// `first_column` is the block's first column.
+/// Returns the decay factors F at the columns of a block that begins at `first_column`. `of_step` points to the factors
+/// of a step: one for each feature, or one for all.
 template <typename T, std::int64_t kVectors>
 HWY_INLINE BlockRow<T, kVectors> factor_row(const DecayFactors<T>& factors, const T* of_step,
                                             std::int64_t first_column) {
@@ -42,7 +42,7 @@ class KeyScans {
         b_(place_buffers<ScanBuffers<T>>(scratch, p)) {}
 
   /// Runs scans 3 and 4 on a piece, which is a range of column blocks, for all states of the group. One task computes
-  /// all of them, because states that share a head of q or k add to the same gradients.
+  /// all states of the group, because states that share a head of q or k add to the same gradients.
   void run(const typename LinearBackwardPlan<T>::Piece& piece) {
     piece_ = piece;
     for (g_ = 0; g_ < p_.group_states(); ++g_) {
@@ -85,7 +85,8 @@ class KeyScans {
                    HWY_ATTR { load_transposed_block(block, rows, columns, b_.row.data); });
   }
 
-  /// Runs scan 3, forward in time, over all chunks. Then runs scan 4, in reverse, over all chunks.
+  /// Runs scan 3 over all chunks, from the first to the last. Then runs scan 4 over all chunks, from the last to the
+  /// first.
   void run_by_scans() {
     load_states(p_.inputs.state);
     for (std::int64_t c = 0; c < chunks_ && !cancellation_.requested(); ++c) {
@@ -154,16 +155,16 @@ class KeyScans {
     }
   }
 
-  /// Returns the vector by which step n multiplies the state before it updates the state: β du in scan 3, u in scan 4.
-  /// After the last step, returns the vector of the last step.
+  /// Returns the vector that step n multiplies by the state before the step updates the state: β du in scan 3, u in
+  /// scan 4. For n after the last step, returns the vector of the last step.
   template <Direction kDirection>
   HWY_INLINE const T* read_vector(const Chunk& chunk, std::int64_t n) const {
     const std::int64_t token = chunk.token(std::min(n, chunk.count - 1));
     return kDirection == Direction::forward ? rows_->dvalue(token) : rows_->update(token);
   }
 
-  /// Returns the row that step n adds to the stored state: `row`, which is k or q, divided by the decay factors F. The
-  /// stored state does not include these factors.
+  /// Returns `row`, a row of k or q, divided by the decay factors F of step n. The step adds this row to the stored
+  /// state, which does not include F.
   template <std::int64_t kVectors>
   HWY_INLINE Row<kVectors> divided_by_factors(const DecayFactors<T>& factors, const T* row, std::int64_t n,
                                               std::int64_t first_column) const {
@@ -172,7 +173,7 @@ class KeyScans {
     return x;
   }
 
-  /// Runs scan 3, forward in time, over a chunk of one block.
+  /// Runs scan 3 on one block of the state, over the tokens of a chunk from the first to the last.
   template <SecondBlock kSecond, std::int64_t kVectors>
   void scan_forward(const StateBlock<T, kVectors>& block, std::int64_t first_column, const Chunk& chunk) {
     scan<Direction::forward, kSecond>(block, first_column, chunk,
@@ -181,15 +182,15 @@ class KeyScans {
                                       });
   }
 
-  /// Runs scan 4, in reverse, over a chunk of one block.
+  /// Runs scan 4 on one block of dS, the gradient of the state, over the tokens of a chunk from the last to the first.
   template <SecondBlock kSecond, std::int64_t kVectors>
   void scan_reverse(const StateBlock<T, kVectors>& block, std::int64_t first_column, const Chunk& chunk) {
     p_.has_delta ? scan_reverse_with<kSecond, 2>(block, first_column, chunk)
                  : scan_reverse_with<kSecond, 1>(block, first_column, chunk);
   }
 
-  /// Runs scan 4, in reverse, over a chunk of one block. Each token adds kOuterProducts outer products to dS, the
-  /// gradient of the state.
+  /// Runs scan 4 on one block of dS, the gradient of the state, over the tokens of a chunk from the last to the first.
+  /// Each token adds kOuterProducts outer products to dS.
   template <SecondBlock kSecond, int kOuterProducts, std::int64_t kVectors>
   void scan_reverse_with(const StateBlock<T, kVectors>& block, std::int64_t first_column, const Chunk& chunk) {
     scan<Direction::reverse, kSecond>(
@@ -198,8 +199,8 @@ class KeyScans {
         });
   }
 
-  /// Returns how many steps a scan takes one at a time before it takes two at a time. A reverse scan of an odd number
-  /// of tokens begins with a single step. It then pairs the same tokens as the forward scan.
+  /// Returns how many steps at the start of a scan are taken one at a time; later steps are taken in pairs. The result
+  /// is 1 in a reverse scan of an odd number of tokens, otherwise 0. Both scans then pair the same tokens.
   static std::int64_t single_steps(const Chunk& chunk) {
     return chunk.direction == Direction::reverse ? chunk.count % 2 : 0;
   }
@@ -209,15 +210,16 @@ class KeyScans {
     return n > single_steps(chunk) && (n - single_steps(chunk)) % 2 == 1;
   }
 
-  /// Returns the saved copy of the block before step n of scan 3. Each pass saves one copy. A pass takes two steps, or
-  /// one if several query heads read the state.
+  /// Returns the copy of the block before step n that scan 3 saves. Each pass saves one copy. A pass takes two steps,
+  /// or one if several query heads read the state.
   T* state_before(std::int64_t n) const { return b_.block_states.at(heads_per_state_ == 1 ? divide_up(n, 2) : n); }
 
   /// Calls visit(count, step, returned) for the steps of a chunk:
-  ///   count     number of steps to take, as an integral_constant: usually 2; 1 for a step without a partner, or if
-  ///             several query heads read the state
-  ///   step      the first of these steps
-  ///   returned  products of the stored state before `step` with read_vector(step) and with read_vector(step + 1).
+  ///   - count: number of steps to take, an integral_constant. It is usually 2. It is 1 for a step without a partner,
+  ///     or if several query heads read the state.
+  ///   - step: the first of these steps.
+  ///   - returned: the products of the stored state before `step` with read_vector(step) and with
+  ///     read_vector(step + 1).
   /// After the last step, multiplies the block by the decay factors F. SecondBlock::written leaves the block unchanged.
   template <Direction kDirection, SecondBlock kSecond, std::int64_t kVectors, class Visit>
   HWY_INLINE void scan(const StateBlock<T, kVectors>& block, std::int64_t first_column, const Chunk& chunk,
@@ -331,8 +333,8 @@ class KeyScans {
   }
 
   /// Returns the product of read_vector(n + t) with the stored state before step n + t, where t is 0 or 1. `returned`
-  /// is the product of the same vector with the stored state before step n. For t = 1, corrects it for the rescaling
-  /// and the update in step n.
+  /// is the product of the same vector with the stored state before step n. If t is 1, applies the rescaling and the
+  /// outer products of step n to `returned`.
   template <Direction kDirection, class PassT, std::int64_t kVectors>
   HWY_INLINE Row<kVectors> stored_product(const PassT& pass, Row<kVectors> returned, std::int64_t n, int t,
                                           std::int64_t first_column) const {
@@ -370,8 +372,8 @@ class KeyScans {
     return Rescaling::columns;
   }
 
-  /// Adds the outer products dy qᵀ of query heads 1 … R − 1 to the block. The pass for head 1 also applies `rescaling`.
-  /// Returns the rescaling that the later pass for head 0 must apply: none if head 1 exists, otherwise `rescaling`.
+  /// Adds the outer products dy qᵀ of query heads 1 … R − 1 to the block. The first of these passes also rescales the
+  /// block. Returns the rescaling that remains for the pass of head 0: none if R > 1, otherwise `rescaling`.
   template <class PassT, std::int64_t kVectors>
   HWY_INLINE Rescaling add_other_heads(const PassT& like, const DecayFactors<T>& factors,
                                        const StateBlock<T, kVectors>& block, std::int64_t first_column,
@@ -388,7 +390,7 @@ class KeyScans {
     return rescaling;
   }
 
-  /// With a delta rule, subtracts `read` = e^{g_t} S_{t−1} β_t du_t from dk. Without a delta rule, does nothing.
+  /// Subtracts `read` from dk if there is a delta rule. `read` is e^{g_t} S_{t−1} β_t du_t.
   template <std::int64_t kVectors>
   HWY_INLINE void add_dk_of_read(const Row<kVectors>& read, std::int64_t token, std::int64_t first_column) {
     if (!p_.has_delta) return;
@@ -398,7 +400,7 @@ class KeyScans {
     sum.store(dk);
   }
 
-  /// Adds S_t dy to dq. `out` is the product S_t dy without the decay factors F.
+  /// Adds S_t dy to dq, where S_t is the state after the token. `out` is this product without the decay factors F.
   template <std::int64_t kVectors>
   HWY_INLINE void add_dq(Row<kVectors> out, std::int64_t r, std::int64_t n, std::int64_t token,
                          std::int64_t first_column) {
@@ -409,8 +411,9 @@ class KeyScans {
     sum.store(dq);
   }
 
-  /// Adds dS_t u to dk. `read` is dS u before this token added an outer product q dyᵀ to dS for each query head. The
-  /// function therefore first adds q (dy · u) to `read` for each of these heads.
+  /// Adds dS_t u to dk, where dS_t is the gradient of the state after token t. `read` is dS u before the token added
+  /// the outer products q dyᵀ of the query heads to dS. The function therefore first adds q (dy · u) to `read` for each
+  /// head.
   template <std::int64_t kVectors>
   HWY_INLINE void add_dk_of_write(Row<kVectors> read, std::int64_t n, std::int64_t token, std::int64_t first_column) {
     for (std::int64_t r = 0; r < heads_per_state_; ++r)
@@ -423,8 +426,8 @@ class KeyScans {
   }
 
   /// Returns the sum of S ∘ dS over the features of v, where S is the state after `token`. `product` is the same sum
-  /// for the state before `token`. Rescales `product` if the token rescales S, and adds k ∘ read, where read = dS u.
-  /// All values lack the decay factors F, like the stored state.
+  /// with the state before `token`. Rescales `product` if the token rescales S. Then adds k ∘ `read`, where `read` is
+  /// dS u. None of these values includes the decay factors F.
   template <std::int64_t kVectors>
   HWY_INLINE Row<kVectors> add_update(Row<kVectors> product, const Row<kVectors>& read, std::int64_t token,
                                       std::int64_t first_column) const {
@@ -435,9 +438,9 @@ class KeyScans {
     return product;
   }
 
-  /// Writes the gradient of the decay at step n of the reverse scan: `product` times the decay factors F of the state
-  /// and of its gradient. `product` is the stored state before the token times its stored gradient, element by element,
-  /// summed over the features of v.
+  /// Writes the gradient of the decay at step n of the reverse scan. `product` is the sum over the features of v of
+  /// S ∘ dS, the stored state before the token and its stored gradient. Stored values do not include their decay
+  /// factors F, so the function multiplies `product` by both factors.
   template <std::int64_t kVectors>
   HWY_INLINE void write_ddecay(Row<kVectors> product, std::int64_t n, std::int64_t token, std::int64_t first_column) {
     const DecayFactors<T>& factors = b_.forward.factors;
@@ -461,7 +464,7 @@ class KeyScans {
   std::int64_t D_, Dv_, heads_per_state_, chunks_;
   ScanBuffers<T> b_;
   std::int64_t g_ = 0;
-  std::optional<TokenRows<T>> rows_;  ///< rows of the tokens of state g_
+  std::optional<TokenRows<T>> rows_;  ///< pointers to the rows of state g_ in the group's buffers
   typename LinearBackwardPlan<T>::Piece piece_{};
 };
 

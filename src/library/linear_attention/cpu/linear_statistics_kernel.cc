@@ -26,8 +26,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Returns the number of threads for `tasks` tasks with `work` multiply-adds in total: one, plus one for each 2^14
-/// multiply-adds. Waking a thread takes as long as 2^14 multiply-adds.
+/// Returns the number of threads for `tasks` tasks with `work` multiply-adds in total. Uses one thread, plus one for
+/// each 2^14 multiply-adds, because waking a thread takes as long. Uses at most one thread per task.
 inline int useful_threads(const LinearProblem& p, std::int64_t tasks, double work) {
   const auto useful = static_cast<std::int64_t>(std::min(work / (1 << 14), 1e6)) + 1;
   return static_cast<int>(std::clamp<std::int64_t>(std::min(tasks, useful), 1, p.context.threads));
@@ -62,13 +62,13 @@ struct WeightsScratch {
   View<T, 1> row;      ///< scratch for one row of an output
 };
 
-/// Writes the outputs `weights` and `state_query` for the chosen queries of a tile, on one thread. This class is a Sink
-/// of QueryWalk: QueryWalk computes the weights and passes them to the Sink step by step.
+/// Writes the outputs `weights` and `state_query` for the chosen queries of a tile, on one thread. This class is a
+/// Sink: QueryWalk computes the weights and passes them to it step by step.
 template <typename T>
 class WeightsWorker {
  public:
-  /// False: QueryWalk processes one token at a time. With two, the last bits of a query's weights would depend on the
-  /// other queries in the same block.
+  /// QueryWalk must process one token at a time. With two, the last bits of a query's weights would depend on the other
+  /// queries in the same block.
   static constexpr bool kPairs = false;
 
   WeightsWorker(const LinearWeightsProblem& p, std::int64_t queries, std::byte* memory)
@@ -189,7 +189,7 @@ struct TileScratch {
 template <typename T>
 class TileWorker {
  public:
-  /// True: QueryWalk may process two tokens at a time. For a block of queries, it does so in every chunk but the one in
+  /// QueryWalk may process two tokens at a time. For a block of queries, it does so in every chunk except the one in
   /// which these queries start. All queries of a block start in the same chunk: tiles begin at multiples of kChunk, and
   /// the width of a block divides kChunk.
   static constexpr bool kPairs = true;

@@ -106,19 +106,19 @@ struct Native16GradientBuffers {
   ChunkRows weights;  ///< weights between the tokens of a chunk, and their transpose
   ChunkDecays decays;
   DecayTerms terms;
-  View<float, 2> state;  ///< (D,cols): S or dS
+  View<float, 2> state;  ///< (D,cols): S in the forward scan, dS in the reverse scan
   /// right operands of products: S or dS in step 1, Sᵀ and dSᵀ in step 2
   View<BFloat16, 2> state_panels, gradient_panels;
   View<float, 2> products;          ///< Q Kᵀ
   View<float, 2> value_products;    ///< the product dY Uᵀ or W Uᵀ
-  View<float, 2> decayed_products;  ///< products ∘ F, such as A
+  View<float, 2> decayed_products;  ///< products ∘ F: A, Z, or X below the diagonal; also scratch of weigh()
   View<float, 2> values;            ///< rows of V, U, W or dY
-  View<float, 2> sums;              ///< products of rows and states
-  /// right operands of products: the rows of `values`, and these rows times factors
+  View<float, 2> sums;              ///< products of rows with states, such as K S; in step 1, then dU and W
+  /// `values`, and `values` with its rows times factors, packed as right operands of products
   View<BFloat16, 2> plain_panels, decayed_panels;
-  View<BFloat16, 2> key_pairs, query_pairs;  ///< right operands of products: K and Q
-  View<BFloat16, 2> update_panels;           ///< right operand of products: Uᵀ
-  View<BFloat16, 2> updates, dvalues, dy;    ///< (kSquare,cols): rows of U, W and dY
+  View<BFloat16, 2> key_pairs, query_pairs;  ///< K and Q, packed as right operands of products
+  View<BFloat16, 2> update_panels;           ///< Uᵀ, packed as the right operand of products
+  View<BFloat16, 2> updates, dvalues, dy;    ///< (kSquare,cols): U, W and dY, rounded to bf16
   /// (heads of the group,kSquare,D): gradients of the chunk's rows of q and k, after normalisation
   View<float, 3> dq, dk;
   View<float, 1> betas, factors;     ///< (kSquare)
@@ -204,10 +204,11 @@ class Native16Chunks {
   const LinearBackwardProblem& p_;
   Native16GradientBuffers b_;
   [[no_unique_address]] Unit unit_;     // holds the thread's AMX configuration as long as this object exists
-  const float* last_decays_ = nullptr;  // F_last, the last row of F
+  const float* last_decays_ = nullptr;  // F_last: the decays from each token of the chunk to its last token
 };
 
-/// Step 1: scans a state forward, and its gradient in reverse, for some columns of v.
+/// Computes step 1 for some columns of a state: scans the state S forward over the tokens, and then its gradient dS in
+/// reverse.
 template <class Unit>
 class Native16ValueScans : Native16Chunks<Unit> {
   using Base = Native16Chunks<Unit>;
@@ -305,7 +306,7 @@ class Native16ValueScans : Native16Chunks<Unit> {
     for (std::int64_t n = 0; n < tokens.count; ++n) store_row(dv, b_.sums.at(n), tokens.token(n), first_, cols_);
   }
 
-  /// Adds the terms of one output head: Pᵀ dY to `sums`, and scale Qᵀ (f ∘ dY) to the gradient of the state.
+  /// Adds the terms of output head `ho`: Pᵀ dY to `sums`, and scale Qᵀ (f ∘ dY) to the gradient of the state.
   void add_head(std::int64_t ho, const TokenRange& s, const Chunk& tokens) {
     this->pack_queries(ho, s, tokens);
     this->weigh(b_.products, tokens);
@@ -398,7 +399,8 @@ class Native16ChunkGradients : Native16Chunks<Unit> {
     for (std::int64_t r = 0; r < p_.heads_per_state(); ++r) add_head(group, h * p_.heads_per_state() + r, dk, states);
   }
 
-  /// Adds the terms of the delta rule to dk and ddecay: the gradients through K S and A.
+  /// Adds the terms of dk and ddecay that only the delta rule has. They come from f ∘ (K S) and A U in the formula of
+  /// U.
   void add_delta(const View<float, 2>& dk, const PairPanels& states) {
     const ChunkDecays& decays = b_.decays;
     multiply_rows_by<Unit, SquareWrite::overwrite>(b_.sums, b_.D, b_.dvalues, states, b_.cols);
@@ -510,12 +512,12 @@ void run_native16_batch(const LinearBackwardProblem& p, const Native16BackwardPl
   }
 }
 
-/// Runs the kernel on the chosen sequences of `p`, after running the scans on the sequences of `others`.
+/// Computes the chosen sequences of `others` with the scans, and then the chosen sequences of `p` with this kernel.
 template <class Unit>
 void native16_linear_backward_with(const LinearBackwardProblem& p, const LinearBackwardProblem& others) {
   const Native16BackwardPlan plan(p);
   const Placed<LinearBackwardMemory<float>> memory(p, plan);
-  if (!others.chosen.empty()) linear_backward_scans(others);  // the scans allocate their memory before they write
+  if (!others.chosen.empty()) linear_backward_scans(others);  // runs first: if it cannot allocate, no output is written
   Cancellation cancellation(p.context);
   run_team(plan.threads, [&](const Team& team) {
     for (std::int64_t first = 0; first < plan.groups; first += plan.groups_in_batch)
@@ -525,9 +527,9 @@ void native16_linear_backward_with(const LinearBackwardProblem& p, const LinearB
   cancellation.throw_if_seen();
 }
 
-/// Returns whether this kernel computes a sequence, that is, if both conditions hold:
+/// Returns whether this kernel computes a sequence. Both conditions must hold:
 ///   - The sequence has at least kLeastNative16Tokens tokens.
-///   - The decays of consecutive tokens in a chunk multiply to at most kMostFactor.
+///   - In each chunk of several tokens, the decays of consecutive tokens multiply to at most kMostFactor.
 bool takes_sequence(const LinearBackwardProblem& p, const TokenRange& s) {
   if (s.T < kLeastNative16Tokens) return false;
   float logs[kSquare];

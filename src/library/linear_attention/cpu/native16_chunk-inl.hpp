@@ -18,20 +18,22 @@
 
 // A chunk has up to kSquare tokens. Letters:
 //
-//   Q, K, V   the chunk's rows of q, k and v
-//   S         the state before the chunk
-//   g_i, β_i  log decay and β of token i
-//   f_i       exp(g_0 + … + g_i)
-//   F_ij      exp(g_{j+1} + … + g_i) for j ≤ i, and 0 above the diagonal; F_last is the last row of F
+//   Q, K, V: the chunk's rows of q, k and v.
+//   S: the state before the chunk.
+//   g_i, β_i: log decay and β of token i.
+//   f_i: exp(g_0 + … + g_i), the decay of tokens 0 … i.
+//   F_ij: exp(g_{j+1} + … + g_i) for j ≤ i, the decay from token j to token i; 0 above the diagonal.
+//   F_last: the last row of F.
 //
-// The operator ∘ multiplies elements. A vector before ∘ multiplies rows: its element i multiplies row i.
+// The operator ∘ multiplies elements. A vector before ∘ multiplies rows: its element i multiplies row i. The kernel
+// computes:
 //
-//   A = strictly lower part of (K Kᵀ) ∘ F
-//   U = β ∘ (V − f ∘ (K S) − A U), by forward substitution from the first row to the last
-//   Y = scale (f ∘ (Q S) + ((Q Kᵀ) ∘ F) U)
-//   S ← f_last S + Kᵀ (F_last ∘ U)
+//   A = strictly lower part of (K Kᵀ) ∘ F.
+//   U = β ∘ (V − f ∘ (K S) − A U), by forward substitution from the first row to the last.
+//   Y = scale (f ∘ (Q S) + ((Q Kᵀ) ∘ F) U).
+//   S ← f_last S + Kᵀ (F_last ∘ U).
 //
-// Rules without delta have U = V. F is computed from sums of decays between two tokens, never from quotients. A decay
+// Without the delta rule, U is V. F is computed from sums of decays between two tokens, never from quotients. A decay
 // of −∞ therefore gives 0, and not NaN from ∞ − ∞. Rows after the last token of the chunk are zeros.
 
 #if HWY_TARGET == HWY_AVX3
@@ -41,9 +43,9 @@ namespace headgate::HWY_NAMESPACE {
 /// Number of elements that pad a row of an f32 matrix, so that rows map to different cache sets.
 inline constexpr std::int64_t kRowPadding = 16;
 
-/// Bound of the sum of g over consecutive tokens of a chunk. A chunk ends before the token with which a sum would
-/// exceed the bound. The chunk's factors are thus at most kMostFactor, as in the scan. Only a chunk of one token may
-/// exceed the bound.
+/// Upper bound of the sum of log decays g over consecutive tokens of a chunk. A chunk ends before a token that would
+/// make such a sum exceed the bound. The factors f and F are thus at most kMostFactor, the bound of the scans' factors.
+/// Only a chunk of one token may exceed the bound.
 inline constexpr float kMostGrowth = 4.1588831F;  // log(64)
 static_assert(kMostFactor == 64.0);
 
@@ -84,7 +86,7 @@ struct ChunkDecays {
     if (!present) return;
     const Tag<float> d;
     const float* const g = logs.at(first);
-    __m512 low = _mm512_setzero_ps(), high = _mm512_setzero_ps();  // element j: g_{j+1} + … + g_i
+    __m512 low = _mm512_setzero_ps(), high = _mm512_setzero_ps();  // element j of (low, high): g_{j+1} + … + g_i
     float prefix = 0.0F;
     HWY_ALIGN float sums[kSquare] = {};
     for (std::int64_t i = 0; i < count; ++i) {
@@ -153,9 +155,9 @@ struct ChunkRows {
 
   PairPanels transposed() const { return {transposed_panels.data, transposed_panels.shape[1]}; }
 
-  View<BFloat16, 2> rows;               ///< for keys: K (kSquare,D), left operand of K Kᵀ and K S
-  View<BFloat16, 2> transposed_rows;    ///< for keys: Kᵀ (D,kSquare), left operand of the update of S
-  View<BFloat16, 2> transposed_panels;  ///< for keys: Kᵀ, right operand of K Kᵀ and Q Kᵀ
+  View<BFloat16, 2> rows;               ///< left operand: the matrix; for keys, K (kSquare,D) in K Kᵀ and K S
+  View<BFloat16, 2> transposed_rows;    ///< left operand: the transpose; for keys, Kᵀ (D,kSquare) in the update of S
+  View<BFloat16, 2> transposed_panels;  ///< right operand: the transpose; for keys, Kᵀ in K Kᵀ and Q Kᵀ
 };
 
 /// The keys of a chunk, stored as operands of all products.
@@ -189,8 +191,8 @@ inline void load_padded(const View<float, 2>& to, const HeadRows<const void>& ro
   }
 }
 
-/// Computes products ∘ F, rounded to bf16, for `count` rows. Fills other rows with zeros. Elements above the diagonal
-/// are 0 even if the product is NaN.
+/// Multiplies `products` by F, element by element, and rounds the result to bf16. Computes `count` rows and fills the
+/// others with zeros. Elements above the diagonal are 0 even if the product is NaN.
 HEADGATE_DOTS_ATTR inline HWY_NOINLINE void weigh_products(const View<BFloat16, 2>& to, const View<float, 2>& products,
                                                            const View<float, 2>& pair_decays, std::int64_t count) {
   for (std::int64_t i = 0; i < kSquare; ++i) {
@@ -202,7 +204,8 @@ HEADGATE_DOTS_ATTR inline HWY_NOINLINE void weigh_products(const View<BFloat16, 
   }
 }
 
-/// Computes A, the strictly lower part of products ∘ F, for `count` rows. Fills other rows with zeros.
+/// Computes A: multiplies `products` by F, element by element, below the diagonal. Computes `count` rows. Fills all
+/// other elements with zeros.
 inline void lower_products(const View<float, 2>& to, const View<float, 2>& products, const View<float, 2>& pair_decays,
                            std::int64_t count) {
   for (std::int64_t i = 0; i < kSquare; ++i) {
@@ -288,10 +291,10 @@ HEADGATE_DOTS_ATTR inline HWY_NOINLINE void pack_and_decay_state(const PairPanel
 }
 
 /// Rounds rows of U to bf16 and packs them as right operands of products:
-///   plain    U
-///   decayed  U with row i times factors[i]; not written if `factors` is null.
-/// Rows from `count` on are zeros. Returns a mask: bit n is set if columns 32 n … 32 n + 31 have an infinity or NaN
-/// after rounding.
+///   - `plain` receives U.
+///   - `decayed` receives U with row i times factors[i]. It is not written if `factors` is null.
+/// Rows from `count` on are zeros. Returns a mask of overflows: bit n is set if columns 32 n … 32 n + 31 have an
+/// infinity or NaN after rounding.
 HEADGATE_DOTS_ATTR inline HWY_NOINLINE unsigned pack_updates(const PairPanels& plain, const PairPanels& decayed,
                                                              const View<float, 2>& updates, const float* factors,
                                                              std::int64_t count, std::int64_t cols) {

@@ -64,10 +64,10 @@ struct Native16LinearBuffers {
   View<BFloat16, 2> update_panels, decayed_panels;  ///< right operands of products: U, and F_last ∘ U
   View<float, 1> betas;                             ///< (kSquare): β of the chunk's tokens, then zeros
   View<float, 1> row;                               ///< scratch for one row of q or k
-  View<std::byte, 1> scan;  ///< memory for the scan, which computes parts of few tokens; empty if no part is short
+  View<std::byte, 1> scan;  ///< memory of the scan, which computes parts of few tokens; empty if there are none
 };
 
-/// Computes the tasks of one thread. A task's columns are numbered in blocks of kSquare.
+/// Computes the tasks of one thread. The range of a task counts blocks of kSquare columns.
 template <class Unit>
 class Native16LinearWorker {
  public:
@@ -79,7 +79,7 @@ class Native16LinearWorker {
   /// Computes the task's columns of the states, and the same columns of y, for all tokens of the sequence. Snapshots
   /// divide the sequence into parts. Uses the scan for parts of few tokens.
   void run(const StateTask& task, Cancellation& cancellation) {
-    static_assert(kMostVectors * kLanes<float> == kSquare);  // the scan divides columns into blocks of the same size
+    static_assert(kMostVectors * kLanes<float> == kSquare);  // the range of a task counts the same blocks in the scan
     for_parts(
         p_, task.n, cancellation, [&](const TokenRange& s, const ConstStates& old_states, const States& new_states) {
           if (s.T >= kLeastNative16Tokens) return run_part(task, s, old_states, new_states, cancellation);
@@ -88,8 +88,9 @@ class Native16LinearWorker {
   }
 
  private:
-  /// Computes the tokens of `s` from `old_states`, and writes the last states to `new_states`. Computes kSquare tokens
-  /// for all heads of the task before the next kSquare tokens, so that heads share packed keys.
+  /// Computes the tokens `s`, one part of a sequence. Reads the states before the part from `old_states`, and writes
+  /// the states after it to `new_states`. Computes kSquare tokens for all heads of the task before the next kSquare
+  /// tokens, so that heads share packed keys.
   void run_part(const StateTask& task, const TokenRange& s, const ConstStates& old_states, const States& new_states,
                 Cancellation& cancellation) {
     first_ = task.first * kSquare;
@@ -114,8 +115,8 @@ class Native16LinearWorker {
     for (std::int64_t x = 0; x < p_.D; ++x) store_row(to, b_.states.at(i, x), x, first_, cols_);
   }
 
-  /// Computes tokens [t, t + count) of state h, which is states[i]. Divides the tokens into several chunks if decays
-  /// grow.
+  /// Computes tokens [t, t + count) of state h, which is states[i]. Divides the tokens into several chunks if products
+  /// of their decays exceed kMostFactor.
   void run_tokens(std::int64_t h, std::int64_t i, const TokenRange& s, std::int64_t t, std::int64_t count) {
     const ChunkDecays& decays = b_.decays;
     if (decays.present) {
@@ -159,13 +160,13 @@ class Native16LinearWorker {
     }
   }
 
-  /// Identifies the rows of a head that a buffer holds in packed form.
+  /// Identifies the rows that a buffer holds in packed form: `count` tokens of a head, from token t0 on.
   struct Packed {
     std::int64_t head = -1, t0 = 0, count = 0;
     bool operator==(const Packed&) const = default;
   };
 
-  /// Packs the chunk's keys. Does nothing if they are still packed from the previous state.
+  /// Packs the chunk's keys of a head. Does nothing if the buffer still holds them from an earlier call.
   void pack_keys(std::int64_t head, const TokenRange& s, const Chunk& chunk) {
     const Packed wanted{head, chunk.t0, chunk.count};
     if (packed_keys_ == wanted) return;
@@ -177,8 +178,8 @@ class Native16LinearWorker {
     if (p_.has_delta) multiply_square(keys.rows, keys.products);
   }
 
-  /// Packs the chunk's queries of a head, and multiplies them by the keys. Does nothing if this was already done for
-  /// the previous state.
+  /// Packs the chunk's queries of a head, and multiplies them by the keys. Does nothing if the buffers still hold the
+  /// results of an earlier call.
   void pack_queries(std::int64_t head, const TokenRange& s, const Chunk& chunk) {
     const Packed wanted{head, chunk.t0, chunk.count};
     if (packed_queries_ == wanted) return;
@@ -204,9 +205,10 @@ class Native16LinearWorker {
     load_betas(b_.betas, p_, s, h, chunk);
   }
 
-  /// Computes and writes the chunk's rows of y for one head. `updates` holds U. Bit n of `overflowing` is set if block
-  /// n of kSquare columns of U has an infinity or NaN. In such blocks, skips the zero weights above the diagonal,
-  /// because 0 · ∞ is NaN. Each block belongs to one task, so the division into tasks does not change y.
+  /// Computes and writes the chunk's rows of y for one output head. `updates` holds U, in blocks of kSquare columns.
+  /// Bit n of `overflowing` is set if block n has an infinity or NaN. In such blocks, skips the weights above the
+  /// diagonal: they are zero, and 0 · ∞ is NaN. Each block belongs to one task, so the division into tasks does not
+  /// change y.
   void write_rows(std::int64_t head, const TokenRange& s, const Chunk& chunk, const PairPanels& state,
                   const PairPanels& updates, unsigned overflowing) {
     pack_queries(p_.query_head(head), s, chunk);
@@ -235,7 +237,7 @@ class Native16LinearWorker {
   const Native16LinearBuffers b_;
   [[no_unique_address]] Unit unit_;  // holds the thread's AMX configuration while this object exists
   Packed packed_keys_, packed_queries_;
-  // first column of v in the task, number of columns, and this number with padding
+  // The task's columns of v: the first one, their number, and their number padded to a multiple of kSquare.
   std::int64_t first_ = 0, cols_ = 0, padded_ = 0;
 };
 

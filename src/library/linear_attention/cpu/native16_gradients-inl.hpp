@@ -14,30 +14,32 @@
 #include "library/core/view.hpp"
 #include "library/linear_attention/cpu/native16_chunk-inl.hpp"
 
-// Letters are those of native16_chunk-inl.hpp, and:
+// Uses the letters of native16_chunk-inl.hpp, and these:
 //
-//   P   scale (Q Kᵀ) ∘ F, the weights of a chunk
-//   E   V − f ∘ (K S) − A U, so that U = β ∘ E
-//   S   the state before the chunk
-//   dS  the gradient of the state after the chunk
+//   P: scale (Q Kᵀ) ∘ F, the weights of a chunk.
+//   E: V − f ∘ (K S) − A U, so that U = β ∘ E.
+//   S: the state before the chunk.
+//   dS: the gradient of the state after the chunk.
 //
 // The gradients are:
 //
-//   dU = Pᵀ dY + F_last ∘ (K dS) − Aᵀ W with W = β ∘ dU, by backward substitution from the last row to the first
-//   dS before the chunk = f_last dS + scale Qᵀ (f ∘ dY) − Kᵀ (f ∘ W)
-//   X = scale (dY Uᵀ) ∘ F, with the diagonal;  Z = −(W Uᵀ) ∘ F, below the diagonal
-//   dQ = scale f ∘ (dY Sᵀ) + X K
-//   dK = −f ∘ (W Sᵀ) + F_last ∘ (U dSᵀ) + Xᵀ Q + (Z + Zᵀ) K
-//   dV = W;  dβ = row sums of dU ∘ E
+//   dU = Pᵀ dY + F_last ∘ (K dS) − Aᵀ W with W = β ∘ dU, by backward substitution from the last row to the first.
+//   dS before the chunk = f_last dS + scale Qᵀ (f ∘ dY) − Kᵀ (f ∘ W).
+//   X = scale (dY Uᵀ) ∘ F, on and below the diagonal.
+//   Z = −(W Uᵀ) ∘ F, below the diagonal.
+//   dQ = scale f ∘ (dY Sᵀ) + X K.
+//   dK = −f ∘ (W Sᵀ) + F_last ∘ (U dSᵀ) + Xᵀ Q + (Z + Zᵀ) K.
+//   dV = W.
+//   dβ = row sums of dU ∘ E.
 //
-// Rules without delta have U = E = V and W = dU, and lack the terms with A, Z and W Sᵀ. If several query heads read the
-// state, each has its own Q and dY, and their terms are added.
+// Without the delta rule, U and E are V, W is dU, and the terms with A, Z and W Sᵀ are absent. If several query heads
+// read the state, each has its own Q and dY, and their terms are added.
 //
-// The gradient of the decay of token m is a sum of the terms whose exponents contain this decay. Each term is a product
-// of a value and its gradient, so no differences of large sums occur:
+// dg_m, the gradient of the log decay of token m, is a sum of the terms whose exponents contain this decay. Each term
+// is a product of a value and its gradient, so no differences of large sums occur:
 //
 //   dg_m = f_last ⟨S, dS⟩ + Σ_{i ≥ m} f_i (scale Q_i · (dY Sᵀ)_i − K_i · (W Sᵀ)_i) + Σ_{j < m} F_last,j K_j · (U dSᵀ)_j
-//          + Σ_{j < m ≤ i} (X_ij (Q Kᵀ)_ij + Z_ij (K Kᵀ)_ij)
+//          + Σ_{j < m ≤ i} (X_ij (Q Kᵀ)_ij + Z_ij (K Kᵀ)_ij).
 
 #if HWY_TARGET == HWY_AVX3
 HWY_BEFORE_NAMESPACE();
@@ -136,8 +138,8 @@ inline HWY_NOINLINE float dot_of_halves(const BFloat16* a, const BFloat16* b, st
   return sum_of_lanes(low, high);
 }
 
-/// Adds the elementwise product of two f32 matrices (kSquare,kSquare) to `to`, below the diagonal of the first `count`
-/// rows.
+/// Multiplies two f32 matrices (kSquare,kSquare) element by element and adds the products to `to`. Computes only the
+/// elements below the diagonal, in the first `count` rows.
 inline void add_lower_terms(const View<float, 2>& to, const View<float, 2>& a, const View<float, 2>& b,
                             std::int64_t count) {
   for (std::int64_t i = 0; i < count; ++i) {
@@ -167,7 +169,7 @@ struct DecayTerms {
   /// of `sums`.
   void sum(float* sums, std::int64_t count) const {
     __m512 low = _mm512_set1_ps(whole), high = low;
-    // Adds a term to the sums of tokens [first, end).
+    // Adds `term` to the gradients of tokens first … end − 1.
     const auto add = [&](std::int64_t first, std::int64_t end, float term) HWY_ATTR {
       const __m512 x = _mm512_set1_ps(term);
       low = _mm512_mask_add_ps(low, lanes_below(end, false) & ~lanes_below(first, false), low, x);
@@ -182,10 +184,10 @@ struct DecayTerms {
     _mm512_storeu_ps(sums + kTileCols, high);
   }
 
-  View<float, 2> pairs;   ///< below the diagonal: X_ij (Q Kᵀ)_ij + Z_ij (K Kᵀ)_ij
-  View<float, 1> reads;   ///< term i: f_i (scale Q_i · (dY Sᵀ)_i − K_i · (W Sᵀ)_i)
-  View<float, 1> writes;  ///< term j: F_last,j K_j · (U dSᵀ)_j
-  float whole = 0.0F;     ///< the term f_last ⟨S, dS⟩, which is the same for all tokens
+  View<float, 2> pairs;   ///< (i,j), j < i: X_ij (Q Kᵀ)_ij + Z_ij (K Kᵀ)_ij, a term of dg_m for j < m ≤ i
+  View<float, 1> reads;   ///< i: f_i (scale Q_i · (dY Sᵀ)_i − K_i · (W Sᵀ)_i), a term of dg_m for m ≤ i
+  View<float, 1> writes;  ///< j: F_last,j K_j · (U dSᵀ)_j, a term of dg_m for m > j
+  float whole = 0.0F;     ///< f_last ⟨S, dS⟩, a term of every dg_m
 };
 
 }  // namespace headgate::HWY_NAMESPACE

@@ -46,13 +46,13 @@ struct QueryWalkBuffers {
   std::int64_t padded;      ///< number of queries, rounded up to whole blocks
   View<T, 1> columns;       ///< the matrix R divided by the decay factors F, stored block by block
   View<T, 2> keys;          ///< (kChunk,D) k
-  View<T, 2> keys_times_f;  ///< (kChunk,D): k ∘ F of each token, from DecayFactors::times_before()
-  /// (kChunk,D): `keys_times_f` for walks that process an even step n and step n + 1 together. Such walks multiply R by
-  /// both keys before step n. Row n + 1 therefore includes the factors with which step n rescales R.
+  View<T, 2> keys_times_f;  ///< (kChunk,D): k times F for each token, from DecayFactors::times_before()
+  /// (kChunk,D): `keys_times_f` for the second step n + 1 of a pair of steps, where n is even. A walk that takes pairs
+  /// multiplies R by both keys before step n. Row n + 1 therefore includes the factors with which step n rescales R.
   View<T, 2> second_keys_times_f;
-  View<T, 2> keys_over_f;  ///< (kChunk,D): k / F of each token, from DecayFactors::times_inverse()
+  View<T, 2> keys_over_f;  ///< (kChunk,D): k divided by F for each token, from DecayFactors::times_inverse()
   View<T, 1> betas;        ///< (kChunk)
-  /// (kChunk): dot product of each token's row of `keys_times_f` with the previous token's row of `keys_over_f`
+  /// (kChunk): for odd n, element n is the dot product of row n of `keys_times_f` and row n − 1 of `keys_over_f`
   View<T, 1> pair_dots;
   View<T, 1> query;              ///< (D)
   View<std::int64_t, 1> tokens;  ///< for each column, the token of the column's query; ascending
@@ -60,11 +60,11 @@ struct QueryWalkBuffers {
 
 /// Computes the walks of one thread. Passes the weights of each token and block of columns to a Sink, which has these
 /// members:
-///   kPairs            whether the walk may process two tokens at a time where no query starts. This changes the last
-///                     bits of results.
-///   Block<kVectors>   receives the weights of one block and chunk. The walk calls enter(lane) when the query of a
-///                     column starts, receive(weights, step) for each token, and finish() after the last token.
-///   end_chunk(chunk)  is called when all blocks have processed the chunk.
+///   - kPairs: whether the walk may process two tokens at a time in chunks where no query of the block starts. This
+///     changes the last bits of results.
+///   - Block<kVectors>: receives the weights of one block and chunk. The walk calls enter(lane) when the query of a
+///     column starts, receive(weights, step) for each token, and finish() after the last token.
+///   - end_chunk(chunk): called when all blocks have processed the chunk.
 template <typename T, class Sink>
 class QueryWalk {
  public:
@@ -88,8 +88,8 @@ class QueryWalk {
     }
   }
 
-  /// Copies column c of R after the walk. For the query at token t, this column is r_t, and S_0ᵀ r_t is the initial
-  /// state's part of y_t.
+  /// Copies column c of R to `to` after the walk. This column is the vector r_t of a query at token t. S_0ᵀ r_t is the
+  /// contribution of the initial state S_0 to y_t.
   void copy_column(std::int64_t c, std::int64_t count, T* to) const {
     for_blocks(count, [&](auto block, const StateColumns& columns) HWY_ATTR {
       if (c < columns.first || c >= columns.first + columns.count) return;
@@ -186,8 +186,8 @@ class QueryWalk {
     weights.enter(lane);
   }
 
-  /// Passes the weights a_n = β_n Rᵀ k_n of step n to the sink. `read` is Rᵀ k_n. With the delta rule
-  /// (kOuterProducts = 1), prepares the update of token t of `pass`: the pass then subtracts k_n a_nᵀ from R.
+  /// Computes the weights a_n = β_n Rᵀ k_n of step n and passes them to the sink. `read` is Rᵀ k_n. With the delta rule
+  /// (kOuterProducts = 1), also sets the outer product of token t of `pass`, which subtracts k_n a_nᵀ from R.
   template <int kOuterProducts, class PassT, std::int64_t kVectors, class Weights>
   HWY_INLINE void pass_weights(PassT& pass, int t, std::int64_t n, BlockRow<T, kVectors> read, Weights& weights) const {
     read.multiply(hn::Set(Tag<T>(), b_.betas(n)));
@@ -214,7 +214,7 @@ class QueryWalk {
                         BlockRow<T, kVectors>* returned, Weights& weights) {
     Pass<kTokens, kOuterProducts, 0, 2, T, kVectors> pass;
     for (int t = 0; t < kTokens; ++t) {
-      // returned[1] does not include the first token's update of R. Adds the product of this update and the key.
+      // returned[1] was computed before the first token updated R. Adds the product of this update and the second key.
       if (kOuterProducts == 1 && t == 1)
         returned[1].add_product(pass.outer_products[0][0].x, hn::Set(Tag<T>(), b_.pair_dots(n + 1)));
       pass_weights<kOuterProducts>(pass, t, n + t, returned[t], weights);

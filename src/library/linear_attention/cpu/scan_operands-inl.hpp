@@ -34,8 +34,8 @@ namespace headgate::HWY_NAMESPACE {
 /// The number affects the last bits of results, because F is reset to 1 at the end of each chunk.
 inline constexpr std::int64_t kChunk = 64;
 
-/// Bound of the decay factors F: a scan rescales if F leaves [1/kMostFactor, kMostFactor]. With the bound 64, S̃
-/// overflows only if S exceeds 1/64 of the largest number.
+/// Bound of the decay factors F: a scan rescales if F leaves [1/kMostFactor, kMostFactor]. A scan stores S̃ = S / F
+/// instead of the state S. With the bound 64, S̃ overflows only if S exceeds 1/64 of the largest number.
 inline constexpr double kMostFactor = 64.0;
 
 /// Returns the size of D or Dv in buffers: padded to a multiple of kLanes and of 4. Scalar loops process 4 elements at
@@ -126,21 +126,21 @@ class DecayFactors {
     if (shift == 1) multiply_running(decay, chunk.t0);
   }
 
-  /// Returns F at step n before the step rescales. A step that rescales multiplies S̃ by this F.
+  /// Returns F at step n, before any rescaling in this step. A step that rescales multiplies the stored state by this
+  /// F.
   const T* before(std::int64_t n) const { return before_.at(n); }
-  /// Returns whether step n rescales, that is, multiplies S̃ by before(n) and resets F to 1.
+  /// Returns whether step n rescales, that is, multiplies the stored state by before(n) and resets F to 1.
   bool rescales(std::int64_t n) const { return present() && rescales_(n); }
-  /// Returns 1/F at step n after any rescaling in the step: 1 if the step rescales.
+  /// Returns 1/F at step n, after any rescaling in this step. The result is 1 if the step rescales.
   const T* inverse(std::int64_t n) const { return inverse_.at(n); }
-  /// Returns F after the last step of the chunk.
+  /// Returns F after the last step of the chunk. The stored state times this F gives the state.
   const T* last() const { return running_.data; }
 
-  /// The following functions multiply n elements of `from` by factors and write them to `to`, which may alias `from`.
-  /// F is the product of the decays since the last rescaling. The factors are:
-  ///   times_before()   F as step s begins
-  ///   times_inverse()  1/F, where F is taken after the rescaling of step s, if it has one
-  ///   times_after()    that F
-  /// Without decay, the factors are 1.
+  /// These functions multiply n elements of `from` by the decay factors of step s, or divide by them. They write the
+  /// result to `to`, which may alias `from`. Without decay, they copy.
+  ///   - times_before() multiplies by F before any rescaling in step s.
+  ///   - times_after() multiplies by F after any rescaling in step s, which is 1 if the step rescales.
+  ///   - times_inverse() divides by F after any rescaling in step s.
   void times_before(T* to, const T* from, std::int64_t s, std::int64_t n) const {
     present() ? multiply(to, from, before(s), n) : copy(to, from, n);
   }
@@ -169,7 +169,7 @@ class DecayFactors {
     const auto least = hn::Set(d, static_cast<T>(1.0 / kMostFactor)), most = hn::Set(d, static_cast<T>(kMostFactor));
     T* running = running_.data;
     std::copy_n(running, cols_, before_.at(n));
-    bool fits = true;  // also false if a factor is NaN
+    bool fits = true;  // false if a factor is out of range or NaN
     for (std::int64_t x = 0; x < running_.shape[0]; x += kLanes<T>) {
       const auto f = hn::LoadU(d, running + x);
       fits = fits && hn::AllTrue(d, hn::And(hn::Ge(f, least), hn::Le(f, most)));
@@ -202,7 +202,8 @@ class DecayFactors {
   std::int64_t cols_;
   View<T, 2> before_, inverse_;  ///< (kChunk, cols)
   View<bool, 1> rescales_;
-  /// logarithms g of one token's decays, and the running product F; cols elements, rounded up to whole vectors
+  /// exps_ holds the logarithms g of one token's decays, running_ the product F so far. Both have cols_ elements,
+  /// rounded up to whole vectors.
   View<T, 1> exps_, running_;
 };
 
@@ -255,7 +256,7 @@ T load_normalised(T* HWY_RESTRICT to, const HeadRows<const void>& from, const Ch
   std::fill(to + from.cols, to + padded, T{0});
   const double inverse_f64 = p.normalises ? inverse_norm(to, padded, p.eps) : 1.0;
   constexpr T kLargest = std::numeric_limits<T>::max();
-  if (inverse_f64 > static_cast<double>(kLargest)) {  // for a row of subnormal numbers, or of zeros with a tiny eps
+  if (inverse_f64 > static_cast<double>(kLargest)) {  // a tiny norm: subnormal numbers, or zeros with a tiny eps
     for (std::int64_t x = 0; x < padded; ++x) to[x] = static_cast<T>(static_cast<double>(to[x]) * inverse_f64) * factor;
     return kLargest;
   }

@@ -31,8 +31,8 @@ inline constexpr TaskSizes kTokensTasks{kSumRows, kSumRows, 1, 16};
 /// Number of rows (tokens) in a strip if vectors run along channels.
 inline constexpr std::int64_t kGradientRows = 32;
 
-/// Scratch buffers of one thread. x, ds and out hold several rows of channels. If vectors run along tokens, each holds
-/// one row of tokens.
+/// Scratch buffers of one thread. If vectors run along channels, x, ds and out hold several rows of channels. If
+/// vectors run along tokens, each of them holds the tokens of one channel.
 template <typename T>
 struct ConvolutionGradientScratch {
   ConvolutionGradientScratch(Workspace& ws, const ConvolutionPlan& plan) {
@@ -122,12 +122,12 @@ class ConvolutionGradientWorker {
   /// Returns row j of the current row block's sums, at the current channels.
   T* sums(std::int64_t j) const { return shared_.sums.at(row_block_, j, first_); }
 
-  /// Returns the number of rows before token t whose gradients the block that begins at t computes. If t is 0 and
-  /// dstate is requested, these are the K − 1 rows of the old state. Otherwise there are none.
+  /// Returns how many rows before token t belong to a block that begins at t. If t is 0 and dstate is requested, these
+  /// are the K − 1 rows of the old state, whose gradients the block computes. Otherwise there are none.
   std::int64_t lead_of(std::int64_t t) const { return t == 0 && p_.gradients.dstate.present() ? p_.K - 1 : 0; }
 
-  /// A strip of tokens [t, t + rows). `is_own` tells whether these tokens belong to the block. Tokens after the block's
-  /// end belong to another block, but dx of this block's last tokens depends on them.
+  /// A strip of tokens [t, t + rows). `is_own` tells whether these tokens belong to the current block of rows. The
+  /// block also visits the K − 1 tokens after its end, because dx of its last tokens depends on them.
   struct Strip {
     std::int64_t t, rows;
     bool is_own;
@@ -172,13 +172,13 @@ class ConvolutionGradientWorker {
       rows.dx = dx.at<Stored>(row - past, first_, n);
       rows.dx_stride = dx.row_stride;
     } else {
-      rows.skipped = strip.rows;  // writes no row: dx is absent, and only buffered_strip() writes dstate
+      rows.skipped = strip.rows;  // skips all rows: dx is absent, and this strip has no row of dstate
     }
     rows.n = n;
     convolve(rows);
   }
 
-  /// Computes the strip's channels from channel `done` on, through buffers.
+  /// Computes the channels of the strip after the first `done`. Copies rows of the tensors to and from buffers.
   void buffered_strip(const ConvolutionRange& range, const Strip& strip, std::int64_t done) const {
     const SequenceReader x(p_.inputs.x, p_.inputs.state, range), dy(p_.incoming.dy, {}, range);
     const std::int64_t stride = scratch_.x.strides[0], past = p_.K - 1;
@@ -196,8 +196,8 @@ class ConvolutionGradientWorker {
       store_gradient(range, strip.t - past + r, scratch_.out.at(r), first, cols);
   }
 
-  /// Returns a strip's operands for the channels from channel `done` on. The caller sets n, and the rows of x, dy and
-  /// dx.
+  /// Returns the operands of a strip for the channels after the first `done`. The caller must set n and the rows of x,
+  /// dy and dx.
   template <typename Stored>
   GradientRows<T, Stored> gradient_rows(const ConvolutionRange& range, const Strip& strip, std::int64_t done) const {
     GradientRows<T, Stored> rows{};
@@ -214,8 +214,8 @@ class ConvolutionGradientWorker {
     return rows;
   }
 
-  /// Stores the gradient of row u: dx if u ≥ 0, otherwise a row of dstate. If row u is also a row of the new state,
-  /// first adds the incoming dstate of this row.
+  /// Stores `gradient`, the gradient of the row of token u. The row belongs to dx if u ≥ 0, otherwise to dstate. If the
+  /// new state also holds the row of token u, first adds the incoming dstate of this row.
   void store_gradient(const ConvolutionRange& range, std::int64_t u, T* gradient, std::int64_t first,
                       std::int64_t cols) const {
     const std::int64_t i = u + p_.K - 1 - range.T;  // index of row u in the new state
@@ -253,7 +253,7 @@ class ConvolutionGradientWorker {
     reversed[p_.K] = 0;
     x_reader.load_tokens(x, t - past, computed + past, c);
     std::fill(x + computed + past, x + padded + past, T{0});
-    const std::int64_t end = round_up(lead + n, kLanes<T>) + past;  // end of the elements of ds that the kernels read
+    const std::int64_t end = round_up(lead + n, kLanes<T>) + past;  // the kernels read ds up to this element
     dy_reader.load_tokens(scratch_.ds.data, t - lead, lead + n + past, c);
     std::fill(ds + n + past, scratch_.ds.data + std::max(end, lead + padded), T{0});
     if (p_.silu()) {
@@ -271,11 +271,12 @@ class ConvolutionGradientWorker {
     store_gradients(range, out, t - lead, lead + n, c);
   }
 
-  /// Stores the gradients of tokens [u, u + count) of one channel: dx, or dstate for tokens before 0. First adds the
-  /// incoming dstate to the gradients of tokens that are rows of the new state.
+  /// Stores the gradients of tokens u … u + count − 1 of one channel: in dstate for tokens before 0, in dx for the
+  /// others. Some of the tokens may also be rows of the new state. First adds the incoming dstate to the gradients of
+  /// these tokens.
   void store_gradients(const ConvolutionRange& range, T* gradient, std::int64_t u, std::int64_t count,
                        std::int64_t c) const {
-    // `into` is the first token that is also a row of the new state.
+    // `into` is the first token, from u on, that is also a row of the new state.
     const std::int64_t past = p_.K - 1, into = std::max<std::int64_t>(range.T - past, u);
     if (p_.incoming.dstate.present() && into < u + count) {
       T added[kMaxTaps];

@@ -22,21 +22,21 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Limits of tasks with vectors along channels:
-///   kWideTasks      for kernels that read x and write y in place
-///   kBufferedTasks  for kernels that use buffers, which then stay in the L2 cache
+/// Limits of the task sizes if vectors run along channels:
+///   - kWideTasks: for kernels that read x and write y in place.
+///   - kBufferedTasks: for kernels that copy rows to buffers. The buffers of such a task stay in the L2 cache.
 inline constexpr TaskSizes kWideTasks{32, 256, 64, 8192};
 inline constexpr TaskSizes kBufferedTasks{32, 256, 64, 1024};
 /// Number of channels in a task that computes whole sequences. The task's buffers then stay in the L1 cache.
 inline constexpr std::int64_t kSequenceChannels = 256;
 /// Tasks compute whole sequences if the average length of a call's sequences is at most this number.
 inline constexpr std::int64_t kShortSequence = kStripRows;
-/// Limits of tasks with vectors along tokens.
+/// Limits of the task sizes if vectors run along tokens.
 inline constexpr TaskSizes kTokensTasks{2048, 2048, 1, 16};
 /// Number of tokens that are copied to a buffer at a time:
-///   kHeadTokens      by kernels that work in place; they copy only the first tokens of a sequence, whose y depends on
-///                    the state
-///   kBufferedTokens  by other kernels
+///   - kHeadTokens: in kernels that work in place. They copy only the first tokens of a sequence, whose y depends on
+///     the state.
+///   - kBufferedTokens: in all other kernels.
 inline constexpr std::int64_t kHeadTokens = 64;
 inline constexpr std::int64_t kBufferedTokens = 256;
 
@@ -175,7 +175,7 @@ class ConvolutionWorker {
     }
   }
 
-  /// Computes one token and the new state directly in the tensors.
+  /// Computes y and the new state of a sequence with one token. Reads and writes the tensors directly, without buffers.
   template <typename Stored>
   void token_in_place(void (*convolve)(const ConvolvedToken<T, Stored>&), const ConvolutionRange& sequence) const {
     ConvolvedToken<T, Stored> token;
@@ -194,7 +194,7 @@ class ConvolutionWorker {
     convolve(token);
   }
 
-  /// Computes the first `n` channels of a whole strip directly in the tensors.
+  /// Computes the first `n` channels of a strip of kStripRows tokens. Reads x and writes y directly, without buffers.
   template <typename Stored>
   void strip_in_place(void (*convolve)(const ConvolvedRows<T, Stored>&), const ConvolutionRange& range, std::int64_t t,
                       std::int64_t n) const {
@@ -206,7 +206,7 @@ class ConvolutionWorker {
               y.at<Stored>(row, first_, n), y.row_stride, n, p_.silu()});
   }
 
-  /// Computes the strip's channels from channel `done` on, through buffers.
+  /// Computes the channels of the strip after the first `done`. Copies x to a buffer, and y from a buffer.
   void buffered_strip(const SequenceReader& reader, const ConvolutionRange& range, std::int64_t t, std::int64_t rows,
                       std::int64_t done) const {
     const std::int64_t cols = cols_ - done, padded = round_up(cols, kLanes<T>);

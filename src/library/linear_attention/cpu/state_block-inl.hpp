@@ -18,11 +18,10 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Number of vectors in a row of the widest block. A pass visits two tokens and computes four products of the state
-/// with a vector. With rows of 2 vectors, the sums of these products and the added rows fill 16 registers. Each load
-/// and store of a vector of the state serves 6 multiply-adds, so the pass reaches 0.94 of FMA peak (Zen 3, D = 128). A
-/// pass over one token with rows of 4 vectors executes as many instructions, but its stores limit it to 0.64 of FMA
-/// peak.
+/// Number of vectors in a row of the widest block. A pass over two tokens computes four products of the state with a
+/// vector. With rows of 2 vectors, the sums of these products and the added rows fill 16 registers. Each load and store
+/// of a vector of the state serves 6 multiply-adds. The pass thus reaches 0.94 of FMA peak (Zen 3, D = 128). A pass
+/// over one token with rows of 4 vectors executes as many instructions, but its stores limit it to 0.64 of FMA peak.
 inline constexpr std::int64_t kMostVectors = 2;
 
 /// Divides the columns of a state into blocks of kMostVectors vectors. The last block may have fewer vectors. The
@@ -127,7 +126,7 @@ struct StateBlock {
   T* row(std::int64_t i) const { return data + i * kWidth; }
 };
 
-/// The outer product w xᵀ that a token adds to a block. w has one number per row.
+/// The outer product w xᵀ that a token adds to a block. w has a number for each row of the block, x for each column.
 template <typename T, std::int64_t kVectors>
 struct OuterProduct {
   const T* w;
@@ -138,17 +137,17 @@ struct OuterProduct {
 };
 
 /// Selects what a pass over a block S of a state does with Pass::second_block:
-///   unused      nothing
-///   written     stores S in the second block after the last token, and leaves the block S itself unchanged
-///   multiplied  after each token, sums S ∘ second_block over the rows; the second block belongs to another state
+///   - unused: nothing.
+///   - written: stores S in the second block after the last token, and leaves the block S itself unchanged.
+///   - multiplied: sums S ∘ second_block over the rows after each token. The second block belongs to another state.
 enum class SecondBlock { unused, written, multiplied };
 
-/// Operands and results of a pass over a block S of a state. For each token in order, the pass computes:
-///   S = factors ∘ S                      if the pass rescales
-///   S += w xᵀ                            for each outer product of the token, with its vectors w and x
-///   out = Sᵀ r                           for the token's vector r
-///   product = the sums of S ∘ second_block over rows, if kSecond is `multiplied`
-/// After the last token, the pass computes the product of Sᵀ and each vector in `next`.
+/// Holds operands and results of a pass over a block S of a state. For each token in order, the pass computes:
+///   - S = factors ∘ S, if the pass rescales.
+///   - S += w xᵀ, for each outer product of the token, with its vectors w and x.
+///   - out = Sᵀ r, for the token's vector r, if kOuts > 0.
+///   - product = the sums of S ∘ second_block over the rows, if kSecond is `multiplied`.
+/// After the last token, the pass computes Sᵀ x for each vector x in `next`.
 template <int kTokens, int kOuterProducts, int kOuts, int kNext, typename T, std::int64_t kVectors,
           SecondBlock kSecond = SecondBlock::unused>
 struct Pass {
@@ -157,11 +156,11 @@ struct Pass {
   static constexpr int slots(int n) { return n > 0 ? n : 1; }
 
   OuterProduct<T, kVectors> outer_products[kTokens][slots(kOuterProducts)];
-  const T* out_operands[kTokens];  ///< for each token, the vector r in out = Sᵀ r
-  const T* next[slots(kNext)];     ///< vectors x of the products Sᵀ x with the state S after the last token
-  const T* factors[kTokens];       ///< factors for rows or columns; not read if the pass does not rescale
-  T* second_block;                 ///< a block of the size of S; kSecond selects its use
-  Row outs[kTokens];               ///< for each token, the vector `out`
+  const T* out_operands[kTokens];  ///< element t: the vector r of token t, for out = Sᵀ r
+  const T* next[slots(kNext)];     ///< vectors x whose products Sᵀ x the pass computes after the last token
+  const T* factors[kTokens];       ///< element t: factors of rows or columns at token t; not read without rescaling
+  T* second_block;                 ///< a block with the shape of S; kSecond selects its use
+  Row outs[kTokens];               ///< element t: the product `out` of token t
   Row sums[slots(kNext)];
   Row products[kTokens];
 
@@ -229,7 +228,7 @@ HWY_INLINE BlockRow<T, kVectors> read_block(const StateBlock<T, kVectors>& state
   return pass.sums[0];
 }
 
-/// Computes Sᵀ x for two vectors x in one pass. Multiply-adds of one product hide the latency of the other.
+/// Computes Sᵀ x for two vectors x in one pass. Each product's multiply-adds run during the latency of the other's.
 template <typename T, std::int64_t kVectors>
 HWY_INLINE void read_block_twice(const StateBlock<T, kVectors>& state, const T* first, const T* second,
                                  BlockRow<T, kVectors>* sums) {

@@ -19,13 +19,14 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Writes one row dx of dq or dk. x is the row of q or k. `row` is x after normalisation and scaling, and `gradient` is
-/// the gradient of `row`. If the problem normalises:
-///   row = factor · x̂, where x̂ = norm · x and norm = 1/√(Σ x² + eps)
-///   dx = factor · norm (gradient − x̂ Σ x̂ ∘ gradient)
+/// Writes row `token` of dx, which is dq or dk. x is the same row of q or k. `row` is x after normalisation and
+/// multiplication by `factor`. `gradient` is the gradient of `row`. `norm` is 1/√(Σ x² + eps). If the problem
+/// normalises:
+///   x̂ = norm · x and row = factor · x̂.
+///   dx = factor · norm (gradient − x̂ Σ x̂ ∘ gradient).
 /// Otherwise:
-///   row = factor · x
-///   dx = factor · gradient
+///   row = factor · x.
+///   dx = factor · gradient.
 /// `scratch` has D elements.
 template <typename T>
 void write_row_gradient(const HeadRows<void>& to, const T* HWY_RESTRICT gradient, const T* HWY_RESTRICT row, T norm,

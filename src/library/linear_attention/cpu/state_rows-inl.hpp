@@ -17,7 +17,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// The columns of a tensor that a block or a task covers. The remaining columns of a wider block are padding.
+/// Columns [first, first + count) of a tensor, which a block or a task covers. If a block is wider, its other columns
+/// are padding.
 struct StateColumns {
   std::int64_t first, count;
 };

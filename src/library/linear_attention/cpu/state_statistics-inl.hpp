@@ -56,17 +56,19 @@ struct StateScratch {
 
   View<T, 1> key, query;
   View<T, 1> decay;                     ///< (D) e^g of the current token
-  View<T, 1> first_weight, weight_sum;  ///< (D): two additional columns of the state, which StateStatistics describes
-  /// (R,2): sums of kQueryFirst and kQueryWeightSum over queries, for each output head that reads the state
+  View<T, 1> first_weight, weight_sum;  ///< (D): columns of the state for two extra features of v (StateStatistics)
+  /// (R,2): the statistics kQueryFirst and kQueryWeightSum, summed over queries, for each output head that reads the
+  /// state
   View<double, 2> totals;
-  View<double, 2> matrix;  ///< S_T or its transpose, whichever has fewer rows, scaled to a largest magnitude of 1
+  View<double, 2> matrix;  ///< S_T or its transpose, whichever has fewer rows, divided by its largest absolute value
 };
 
-/// Computes the statistics of some states, on one thread. Updates two additional columns of the state, which belong to
-/// two additional features of v:
-///   first_weight  v is 1 at the first token and 0 at the others. The dot product with a query q is the weight of the
-///                 first token.
-///   weight_sum    v is 1 at every token. The dot product with q is the sum of the weights.
+/// Computes the statistics of some states, on one thread. Adds two features to v, and updates the column of the state
+/// that belongs to each:
+///   - first_weight: the feature is 1 at the first token and 0 at the others. The dot product of its column and a query
+///     is the weight of the first token.
+///   - weight_sum: the feature is 1 at every token. The dot product of its column and a query is the sum of the
+///     weights.
 template <typename T>
 class StateStatistics {
  public:
@@ -81,7 +83,7 @@ class StateStatistics {
 
  private:
   struct GateSums {
-    TokenSum decays, logarithms, betas;  // sums over tokens, and over features if each feature has a decay
+    TokenSum decays, logarithms, betas;  // sums over tokens; those of decays also over features, if each has its own
   };
 
   void scan(const TokenRange& s, std::int64_t h) const {
@@ -131,9 +133,9 @@ class StateStatistics {
     return beta;
   }
 
-  /// Updates a column of the state with token t.
-  ///   with the delta rule     column ← e^g column + β k (value − kᵀ e^g column)
-  ///   without the delta rule  column ← e^g column + k value
+  /// Updates a column of the state with token t. `value` is the token's element of v in this column.
+  ///   - With the delta rule, column ← e^g column + β k (value − kᵀ e^g column).
+  ///   - Without the delta rule, column ← e^g column + k value.
   void update_column(T* HWY_RESTRICT column, std::int64_t t, T beta, T value) const {
     const Tag<T> d;
     const T *const key = b_.key.data, *const decay = b_.decay.data;
@@ -191,7 +193,8 @@ class StateStatistics {
     store(p_.outputs.state_norm, n, h, largest * std::sqrt(squares));
   }
 
-  /// Copies S_T divided by its largest magnitude, or by 1 if that magnitude is 0 or not finite. Returns the divisor.
+  /// Copies S_T to `matrix`, divided by its largest absolute value, or by 1 if that is 0 or not finite. Returns the
+  /// divisor.
   double copy_matrix(std::int64_t n, std::int64_t h) const {
     const T* const state = states_.at(n, h);
     T most{0};

@@ -20,7 +20,7 @@ namespace headgate::HWY_NAMESPACE {
 template <typename T>
 class ValueScans {
  public:
-  /// Prepares scan 1, forward over S, and scan 2, in reverse over dS, for state g of the group.
+  /// Prepares scans 1 and 2 of state g of the group. `scratch` is memory for the ScanBuffers of the calling thread.
   ValueScans(const LinearBackwardProblem& p, const StateGroup<T>& group, std::int64_t g, std::byte* scratch,
              Cancellation& cancellation)
       : p_(p),
@@ -34,7 +34,8 @@ class ValueScans {
         g_(g),
         h_(group.state(p, g)) {}
 
-  /// Runs scan 1, forward over S, and scan 2, in reverse over dS, on the column blocks of a piece.
+  /// Runs scans 1 and 2 on a piece, which is a range of column blocks. Scan 1 computes the states S in the order of the
+  /// tokens. Scan 2 computes their gradients dS in reverse.
   void run(const typename LinearBackwardPlan<T>::Piece& piece) {
     piece_ = piece;
     if (p_.has_delta || saves_states()) {
@@ -84,7 +85,8 @@ class ValueScans {
     }
   }
 
-  /// Copies v to `differences` and `updates`. Replaces scan 1 in problems that have no delta rule and save no states.
+  /// Copies v to `differences` and, if scans 3 and 4 will run, to `updates`. Runs instead of scan 1 if there is no
+  /// delta rule and no state to save.
   void copy_values() {
     const StateColumns columns = piece_columns();
     const HeadRows<const void> rows = token_rows(p_.inputs.v, group_.s, h_);
@@ -144,8 +146,8 @@ class ValueScans {
                      sums);
   }
 
-  /// Sets the vectors k ∘ F that the pass multiplies by the state for steps n and n + 1. After the end of the chunk,
-  /// sets the chunk's last vector again; the results are then not used.
+  /// Sets pass.next to the vectors of steps n and n + 1. The vector of a step is k times the decay factors F. For a
+  /// step after the end of the chunk, sets the vector of the last step. Its product with the state is then not used.
   template <class PassT>
   HWY_INLINE void set_next(PassT& pass, const Chunk& chunk, std::int64_t n) const {
     for (std::int64_t k = 0; k < 2; ++k) pass.next[k] = b_.keys_times_f.at(std::min(n + k, chunk.count - 1));
@@ -250,8 +252,8 @@ class ValueScans {
     for (int k = 0; k < 2; ++k) returned[k] = pass.sums[k];
   }
 
-  /// Adds the outer products q dyᵀ of query heads 1 … R − 1 to the block. The pass for head 1 also applies `rescaling`.
-  /// Returns the rescaling that the later pass for head 0 must apply: none if head 1 exists, otherwise `rescaling`.
+  /// Adds the outer products q dyᵀ of query heads 1 … R − 1 to the block. The first of these passes also rescales the
+  /// block. Returns the rescaling that remains for the pass of head 0: none if R > 1, otherwise `rescaling`.
   template <class PassT, std::int64_t kVectors>
   HWY_INLINE Rescaling add_other_heads(const PassT& like, const StateBlock<T, kVectors>& block,
                                        const StateColumns& columns, const Chunk& chunk, std::int64_t n,
@@ -284,7 +286,7 @@ class ValueScans {
   ScanBuffers<T> b_;
   BlockFactors<T> forward_rescaling_{b_.forward.factors}, reverse_rescaling_{b_.reverse.factors};
   TokenRows<T> rows_;
-  bool saves_rows_ = p_.needs_key_scans();  ///< whether scans 3 and 4 (key_scans-inl.hpp) will read u and β du
+  bool saves_rows_ = p_.needs_key_scans();  ///< whether to save u and β du, which scans 3 and 4 read
   std::int64_t g_, h_;
   typename LinearBackwardPlan<T>::Piece piece_{};
 };
