@@ -15,10 +15,9 @@
 
 namespace headgate::train {
 
-/// The prediction task.
-///
-///   text            | sequences are windows of the data's bytes or token ids
-///   bigram_backcopy | sequences are drawn from the bigram table of the data (backcopy.hpp)
+/// Selects what the sequences of a run are made of:
+/// - text: windows of the data's bytes or token ids.
+/// - bigram_backcopy: random tokens, drawn from the bigram statistics of the data (backcopy.hpp).
 enum class Task { text, bigram_backcopy };
 
 /// Selects whether every sequence of Task::text begins with the special token kBos. Sequences of Task::bigram_backcopy
@@ -27,7 +26,7 @@ enum class Bos { off, on };
 
 inline constexpr std::int32_t kBos = tokenize::kByteBos;
 
-/// Number of targets of a sequence, without ignored ones, and number of text bytes that they represent.
+/// Counts the targets of a sequence, without ignored ones, and the text bytes that these targets represent.
 struct TargetText {
   std::int64_t targets = 0, bytes = 0;
 };
@@ -73,7 +72,7 @@ class SequenceSource {
   virtual std::string description() const = 0;
   /// Returns the paths of the data, for messages.
   virtual std::string name() const { return "the data"; }
-  /// Returns the given files that are skipped, and the number of text bytes without a token.
+  /// Returns which of the user's files are skipped, and how many text bytes the tokenizer cannot encode.
   virtual LeftOut left_out() const { return {}; }
 };
 

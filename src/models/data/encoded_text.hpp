@@ -17,9 +17,10 @@ namespace headgate::train {
 /// is no text.
 std::string prepare_token_file(const DataOptions& options);
 
-/// Reads sequences of a text from a file of its token ids. Cuts the ids into windows and epochs as TextSource cuts the
-/// bytes of a text. The held-out part is the same tail of the text as in TextSource, rounded to whole tokens. It has at
-/// least one sequence. If the tokenizer puts a token before a text, every sequence begins with that token.
+/// Reads sequences of a text from a file of its token ids.
+/// - Windows and epochs: chosen as in TextSource, but from token ids instead of bytes.
+/// - Held-out part: the same end of the text as in TextSource, rounded to whole tokens, and at least one sequence.
+/// - Special token: if the tokenizer puts a token before a text, every sequence begins with that token.
 class EncodedTextSource : public SequenceSource {
  public:
   /// Opens options.token_file, which prepare_token_file(options) has written. Throws io::FileError if the file holds
@@ -44,8 +45,9 @@ class EncodedTextSource : public SequenceSource {
   std::int64_t training_tokens() const { return training_; }
 
  private:
-  /// Writes the tokens and targets of the window of T ids that starts at `begin`. The last target is the id after the
-  /// window.
+  /// Writes the T tokens and T targets of the window of T ids that starts at `begin`. Without a special token in front,
+  /// the tokens are the window's ids, and the last target is the id after the window. With a special token in front,
+  /// the targets are the window's ids.
   void copy_window(std::int32_t* tokens, std::int32_t* targets, std::int64_t begin) const;
   /// Returns the number of text bytes that the targets of the window at `begin` represent.
   std::int64_t window_bytes(std::int64_t begin) const;

@@ -22,9 +22,9 @@ class RandomStream {
   std::uint64_t state_;
 };
 
-/// Returns the image of `index` under a permutation of [0, n) chosen by `key`. Uses a Feistel network of four rounds on
-/// the smallest even number of bits that can hold n − 1. Repeats the network until the result is below n (cycle
-/// walking), at most four times on average.
+/// Returns the number to which a permutation of [0, n), chosen by `key`, maps `index`. The permutation is a Feistel
+/// network of four rounds on the smallest even number of bits that can hold n − 1. The network is applied repeatedly
+/// until the result is below n (cycle walking). On average this takes at most four applications.
 inline std::int64_t permuted(std::int64_t index, std::int64_t n, std::uint64_t key) {
   int half = 1;
   while (half < 31 && (std::int64_t{1} << (2 * half)) < n) ++half;

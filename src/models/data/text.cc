@@ -26,7 +26,7 @@ std::int64_t held_out_begin(const std::string& name, std::int64_t size_bytes, st
 }
 
 std::int64_t training_window(std::int64_t training, std::int64_t T, std::uint64_t seed, std::int64_t index) {
-  const std::int64_t slack = std::min(T, training - T);  // number of offsets to draw from, at least 1
+  const std::int64_t slack = std::min(T, training - T);  // an epoch's windows start at a random offset in [0, slack)
   const std::int64_t windows = (training - slack) / T;
   const std::int64_t epoch = index / windows;
   const std::int64_t offset = RandomStream(seed, kOffsetStream, epoch).below(slack);

@@ -23,7 +23,7 @@ std::int64_t training_window(std::int64_t training, std::int64_t T, std::uint64_
 ///   last target.
 /// - Epoch: visits every window once in a random order. The windows of each epoch start at a different offset, so that
 ///   each byte occurs at many positions of a sequence.
-/// - Bos::on: a sequence is kBos and T − 1 bytes, and the targets are the window's T bytes.
+/// - Bos::on: the tokens are kBos and the window's first T − 1 bytes, and the targets are the window's T bytes.
 class TextSource : public SequenceSource {
  public:
   TextSource(Corpus corpus, const DataOptions& options);
@@ -41,8 +41,9 @@ class TextSource : public SequenceSource {
   std::int64_t trained_bytes() const { return training_; }
 
  private:
-  /// Writes the tokens and targets of the window of T bytes that starts at `begin`. The last target is the byte after
-  /// the window.
+  /// Writes the T tokens and T targets of the window of T bytes that starts at `begin`. With Bos::off, the tokens are
+  /// the window's bytes, and the last target is the byte after the window. With Bos::on, the targets are the window's
+  /// bytes.
   void copy_window(std::int32_t* tokens, std::int32_t* targets, std::int64_t begin) const;
 
   Corpus corpus_;

@@ -36,7 +36,8 @@ bool matches(const std::vector<std::string>& patterns, const std::string& path, 
   });
 }
 
-/// Formats a number of paths, its noun phrase (`one` or `many`) and up to three paths: "2 files that … (a, b)".
+/// Returns a phrase that counts the paths and names the first three: "2 files that … (a, b)". The words after the
+/// number are `one` for a single path, otherwise `many`.
 std::string phrase(const std::vector<std::string>& paths, std::string_view one, std::string_view many) {
   constexpr std::size_t kNamed = 3;
   constexpr std::size_t kMaxName = 100;
@@ -74,7 +75,7 @@ std::vector<std::string> files_below(const std::string& directory, const FileCho
   std::string read = directory;  // the directory being read, for the error message
   for (fs::recursive_directory_iterator entry(directory, error), end; !error && entry != end; entry.increment(error)) {
     const fs::path path = entry->path();
-    std::error_code unknown;  // set if the entry's type is unknown, for example for a dangling link
+    std::error_code unknown;  // holds an error if the entry's type cannot be read, for example of a dangling link
     const bool is_directory = entry->is_directory(unknown);
     read = (is_directory ? path : path.parent_path()).string();
     const std::string below = path.lexically_relative(directory).string();

@@ -19,15 +19,17 @@ struct FileChoice {
 
 /// Lists the given files and directories that training skips, and counts the text bytes that it cannot encode.
 struct LeftOut {
-  std::vector<std::string> not_text;     ///< files that are not UTF-8 text
-  std::vector<std::string> runs;         ///< directories of runs, and metrics.jsonl if the given directory is a run
+  std::vector<std::string> not_text;  ///< files that are not UTF-8 text
+  /// Directories of training runs, and the file metrics.jsonl if the searched directory is itself a run.
+  std::vector<std::string> runs;
   std::vector<std::string> unmatched;    ///< files that no pattern matches
   std::vector<std::string> unreachable;  ///< dangling links, and paths beyond PATH_MAX
   std::size_t bytes = 0;                 ///< number of text bytes for which the tokenizer has no token
 
-  /// Returns a phrase for each list that is not empty, such as "2 files that are not UTF-8 text (a.png, b.zip)". A
-  /// phrase contains the number of paths and the first three. Adds a phrase for `bytes` if it is not 0. The list
-  /// `unmatched` gets a phrase if `all` is true.
+  /// Returns one phrase for each reason why data are skipped, such as "2 files that are not UTF-8 text (a.png, b.zip)".
+  /// - Each list that is not empty gives a phrase with the number of its paths and the first three paths.
+  /// - The list `unmatched` gives a phrase only if `all` is true.
+  /// - `bytes` gives a phrase unless it is 0.
   std::vector<std::string> phrases(bool all = false) const;
 };
 

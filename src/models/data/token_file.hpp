@@ -8,13 +8,14 @@
 #include "models/io/mapped_file.hpp"
 #include "models/tokenize/tokenizer_file.hpp"
 
-// Defines the file that stores the token ids of a text, so that a run tokenizes only once. Numbers are little-endian:
-//   header   "headgate-tokens1", hash of the tokenizer (16 characters), fingerprint of the text (u64), size of an id in
-//            bytes (u32), size of the vocabulary (u32)
-//   records  for each token: its id, and the number of text bytes that it represents
-//   trailer  number of text bytes without a token (u64), io::Checksum of everything before it (16 characters)
-// Both numbers of a record are u16 if the vocabulary has at most 65536 ids, otherwise u32. The header's size of an id
-// is 2 or 4 accordingly.
+// Defines the file that stores the token ids of a text, so that a run tokenizes only once. Numbers are little-endian.
+// The file has three sections:
+// - Header: "headgate-tokens1", the tokenizer's hash (16 characters), the text's fingerprint (u64), the size of an id
+//   in bytes (u32), and the size of the vocabulary (u32).
+// - Records: for each token, its id and the number of text bytes that it represents. Both numbers are u16 if the
+//   vocabulary has at most 65536 ids, otherwise u32.
+// - Trailer: the number of text bytes without a token (u64), then the io::Checksum of all earlier bytes of the file
+//   (16 characters).
 
 namespace headgate::train {
 
@@ -27,8 +28,8 @@ struct TokenFileKey {
 };
 
 /// Tokenizes each file of the corpus separately and writes the ids to `path` atomically. Omits the special tokens that
-/// the tokenizer puts around a text. Writes end_of_text() after each file if the tokenizer has such a token. A byte
-/// that several tokens share counts only for the first of them. Uses O(1) memory. Throws io::FileError.
+/// the tokenizer puts around a text. Writes end_of_text() after each file if the tokenizer has such a token. If several
+/// tokens share a byte, only the first token's byte count includes the byte. Uses O(1) memory. Throws io::FileError.
 void write_token_file(const std::string& path, const Corpus& corpus, const tokenize::TokenizerFile& tokenizer);
 
 /// A memory-mapped file of token ids.

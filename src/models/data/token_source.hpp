@@ -29,7 +29,7 @@ struct TokenText {
 /// - Drops the last character if the range ends before the text does, because the character may be incomplete.
 /// - Stores in `front` the special tokens that the tokenizer puts before a text.
 /// - Omits special tokens after a text, because a sequence can end anywhere in the text.
-/// - Counts a byte that several tokens share only for the first of them.
+/// - If several tokens share a byte, only the first token's byte count includes the byte.
 ///
 /// Throws Error and io::FileError in the same cases as Tokenizer::encode.
 TokenText token_text(const Corpus& corpus, std::int64_t begin, std::int64_t end, const tokenize::Tokenizer& tokenizer);
@@ -42,7 +42,8 @@ TokenText token_text(const Corpus& corpus, std::int64_t begin, std::int64_t end,
 /// Targets within `front` are ignored. The last target of a sequence is the token after it.
 class TokenSource : public SequenceSource {
  public:
-  /// Throws Error if an id is negative, if there are too few ids, or if T is too small for `front`.
+  /// Throws Error if an id is negative, if the ids do not fill one sequence, or if a sequence of T = `seq_len` tokens
+  /// has no target beside the special tokens TokenText::front.
   TokenSource(TokenText text, std::int64_t seq_len);
 
   std::int64_t seq_len() const override { return T_; }

@@ -45,7 +45,8 @@ void require_one_for_each_layer(const std::string& what, const std::vector<Eleme
           list.size(), layers);
 }
 
-/// Checks all fields of a config. Each message begins with `where`, followed by the field's name: the result of `of`.
+/// Checks all fields of a config. Each message begins with the text `where` and the name that `of` returns for the
+/// field.
 void check_fields(const DecoderConfig& c, const std::string& where, const FieldNames& of) {
   const auto name = [&](const FieldText& row) { return where + of(row); };
   for_each_row(kConfigKeys, [&](const auto& row) {

@@ -24,11 +24,10 @@ enum class Embeddings : std::int32_t { tied, separate };
 using layers::QkNorm;
 using layers::QkvBias;
 
-/// Selects which values of a layer are normalized: the inputs or the outputs of its mixer and its MLP.
-///
-///   pre      | the inputs
-///   sandwich | the inputs, and the outputs before they are added to the residual stream
-///   post     | the outputs; in layers of linear attention, the inputs (OLMo-Hybrid)
+/// Selects which inputs and outputs of a layer's mixer and MLP are normalized:
+/// - pre: the inputs.
+/// - sandwich: the inputs, and the outputs before they are added to the residual stream.
+/// - post: the outputs. Layers of linear attention normalize the inputs instead (OLMo-Hybrid).
 enum class NormPlacement : std::int32_t { pre, sandwich, post };
 
 /// Activation function of the MLP, which computes activation(gate) ∘ up. gelu_tanh is GELU in its tanh approximation.
@@ -179,7 +178,8 @@ bool is_qwen3(const DecoderConfig& config);
 std::int64_t rotary_dim(double rope_fraction, std::int64_t head_dim);
 
 /// Returns the rope_fraction that makes RoPE rotate `features` features of a head, or features − 1 if `features` is
-/// odd. The quotient features / head_dim can be one ulp too small. Then the result is the next larger number.
+/// odd. Rounding can make features / head_dim one ulp too small for rotary_dim(). In that case, returns the next larger
+/// double.
 double rope_fraction_of(std::int64_t features, std::int64_t head_dim);
 
 /// Returns why the decoder cannot train the model, or an empty string if it can.
@@ -192,7 +192,7 @@ std::int64_t parameter_count(const DecoderConfig& config);
 DecoderConfig baseline_of(DecoderConfig config);
 
 /// Returns the config with a smaller MLP width `ffn`, so that it has about as many parameters as baseline_of(config).
-/// Among all reductions by a multiple of 4, chooses the one with the smallest difference. Throws Error if ffn would
+/// Reduces ffn by the multiple of 4 that makes the two numbers of parameters differ least. Throws Error if ffn would
 /// become less than 1.
 DecoderConfig match_params(const DecoderConfig& config);
 
@@ -202,8 +202,8 @@ class ParameterTable;
 /// counts as 2. The result is the sum of:
 /// - 4 · matrix parameters · tokens, for the outputs and for the gradients of the inputs
 /// - 2 · trained matrix parameters · tokens, for the gradients of the matrices
-/// - 12 · heads · head_dim · pairs for each attention layer. A pair is a token and an earlier token or itself. Windows
-///   do not reduce the number.
+/// - 12 · heads · head_dim · pairs, for each attention layer. `pairs` is the number of (query, key) pairs that the
+///   causal mask allows, without a window.
 ///
 /// Does not count the embedding lookup.
 double training_flops(const DecoderConfig& config, const ParameterTable& trained, std::int64_t batch, std::int64_t seq);

@@ -30,13 +30,13 @@ enum class Presence {
   with_gate  ///< written if any setting of the gate differs from its default
 };
 
-/// Restricts a field in models of type Qwen3: to any value, or to the default.
+/// Selects which values a field can have in a config that describes a Qwen3 model: any value, or only the default.
 enum class InQwen3 { any, default_alone };
 
 /// Heading in --help under which the field's option is listed.
 enum class OptionGroup { model, gate, controls };
 
-/// Element type of a list, or the type itself if V is not a list.
+/// Provides the element type of V if V is a std::vector, otherwise V itself.
 template <typename V>
 struct ElementOf {
   using Type = V;
@@ -90,7 +90,8 @@ struct ConfigKey : FieldText, KeyRules<V> {
   }
 };
 
-inline constexpr std::int64_t kMaxSize = std::int64_t{1} << 20;  // maximum of vocab, dim, ffn, heads and seq_len
+/// Largest valid vocabulary size, width, number of heads, sequence length and window.
+inline constexpr std::int64_t kMaxSize = std::int64_t{1} << 20;
 inline constexpr std::int64_t kMaxLayers = 1024;
 inline constexpr std::int64_t kMaxExperts = 4096;
 inline constexpr std::int64_t kMaxLinearHeadDim = 256;
@@ -390,7 +391,7 @@ inline constexpr std::tuple kConfigKeys{
 
 namespace headgate {
 
-// Defines abbreviations of words of config.json, which command-line options accept too.
+// Defines short words for the values of some fields. Command-line options accept them beside the words of config.json.
 
 template <>
 struct OptionWords<layers::QkNorm> {

@@ -81,15 +81,16 @@ struct Decoder<T>::State {
   WeightLayout layout;
   TokenParts<T> parts;  // constructed before `weights`: bad options then throw before the weights are allocated
   ProductWeights<T> weights;
-  /// Sizes for a part of full length, or for a batch that is not cut into parts.
+  /// Sizes for a pass over one part of a sequence, or over the whole batch if sequences are not cut into parts. A
+  /// shorter last part has sizes of its own.
   const DecoderSizes& sizes;
-  /// Buffers for a part of full length, or for a batch that is not cut into parts.
+  /// Buffers for the same pass as `sizes`.
   const Placed<DecoderBuffers<T>, Block>& memory;
   CacheBatch keys;  ///< keys and values that observers read through LayerView::cache
   ShownActivations<T> shown;
 
-  /// Returns views of a layer's gradients. With Purpose::train_gates, the only matrix with a gradient is the gate's
-  /// part of `in`.
+  /// Returns views of a layer's gradients. With Purpose::train_gates, the gate's projection is the only matrix with a
+  /// gradient: its rows of the fused projection attention.in are the view, and other matrices are absent.
   LayerWeights<Wide<T>> gradients_of(std::int64_t layer, Wide<T>* gradients) const {
     LayerWeights<Wide<T>> g = layout.layer(layer, gradients);
     if (purpose != Purpose::train_gates) return g;
@@ -103,8 +104,8 @@ struct Decoder<T>::State {
     for (View<Wide<T>, 2>* matrix : {&g.attention.out, &g.delta.in, &g.delta.out, &g.gate_up, &g.down}) *matrix = none;
     return g;
   }
-  /// Returns views of the gradients outside the layers. With Purpose::train_gates, views only those of vectors, because
-  /// gates exist only in layers.
+  /// Returns views of the gradients of tensors outside the layers. With Purpose::train_gates, the embedding and the
+  /// vocabulary head are absent, because all gates are in layers.
   OuterWeights<Wide<T>> outer_gradients(Wide<T>* gradients) const {
     OuterWeights<Wide<T>> g = layout.outer(gradients);
     if (purpose == Purpose::train_gates) g.embedding = g.head = {};
@@ -265,7 +266,8 @@ void Decoder<T>::State::show_delta(LayerView<Wide<T>>& view, Taps taps, const To
   if (taps.has(Tap::gate_logits)) view.gate = shown.gates(s.z);
 }
 
-/// Returns the view of a layer that observers receive for `part`. `targets` holds the targets of the part's tokens.
+/// Returns what an observer receives after a layer has processed `part`. `targets` holds the targets of the part's
+/// tokens.
 template <typename T>
 LayerView<Wide<T>> Decoder<T>::State::view_of(std::int64_t layer, Taps taps, const TokenPart<T>& part,
                                               const Wide<T>* parameters, const Tokens& targets) {
@@ -310,9 +312,9 @@ double Decoder<T>::State::loss(const Wide<T>* parameters, const Tokens& targets,
   return loss;
 }
 
-/// Computes the logits from the rows of h_last that belong to `part`, a chunk of rows at a time. Returns the mean loss.
-/// If `gradients` is not null, also does two things:
-/// - adds the gradient of the vocabulary head's matrix to it
+/// Computes the logits of the tokens of `part` from h_last, a chunk of rows at a time. Returns the mean loss of the
+/// part. If `gradients` is not null, also does two things:
+/// - adds the gradient of the vocabulary head's matrix to `gradients`
 /// - sets dx to the gradient of h_last
 template <typename T>
 double Decoder<T>::State::head(Wide<T>* gradients, const TokenPart<T>& part, const Wide<T>* parameters,
@@ -389,7 +391,8 @@ void Decoder<T>::State::backward(Wide<T>* gradients, const Wide<T>* parameters, 
   layers::embedding_backward(dtable, dx, tokens, context);
 }
 
-/// Computes the backward pass of the MLP. Replaces dx, the gradient of the layer's output, by the gradient of x_middle.
+/// Computes the backward pass of a layer's MLP. On entry, dx holds the gradient of the layer's output. On return, dx
+/// holds the gradient of x_middle, the residual stream between mixer and MLP.
 template <typename T>
 void Decoder<T>::State::mlp_backward(const LayerConfig& layer, const LayerWeights<Wide<T>>& g,
                                      const LayerWeights<const Wide<T>, const T>& w, const SavedLayer<T>& s) const {
@@ -409,8 +412,8 @@ void Decoder<T>::State::mlp_backward(const LayerConfig& layer, const LayerWeight
   add_input_gradient(layer, g.middle_norm, s.x_middle, w.middle_norm, s.rstd_middle);
 }
 
-/// Computes the backward pass of the mixer. Replaces dx, the gradient of x_middle, by the gradient of the layer's
-/// input.
+/// Computes the backward pass of a layer's mixer. On entry, dx holds the gradient of x_middle, the residual stream
+/// between mixer and MLP. On return, dx holds the gradient of the layer's input.
 template <typename T>
 void Decoder<T>::State::mixer_backward(const LayerConfig& layer, const LayerWeights<Wide<T>>& g,
                                        const LayerWeights<const Wide<T>, const T>& w, const SavedLayer<T>& s) const {

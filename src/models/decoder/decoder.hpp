@@ -43,7 +43,8 @@ struct PartOptions {
   bool stores_delta_inputs = false;
   /// Type in which keys and values are stored:
   /// - none: the type of activations
-  /// - i8: int8 with one scale per token and head (KvCache). A sequence in a single part then also counts as cut.
+  /// - i8: int8 with one scale per token and head (KvCache). A sequence that fits in a single part is then processed
+  ///   like a sequence that is cut.
   DType cache = DType::none;
   /// Number of tokens at the start of the sequence whose keys and values are stored unrounded
   /// (CacheShape::whole_first). Must be 0 if `cache` is none.
@@ -58,21 +59,20 @@ struct PartOptions {
 /// Returns the shape of the tokens that pass through a layer together: one part, or the batch if sequences are not cut.
 BatchShape part_shape(BatchShape shape, const PartOptions& parts);
 
-/// Selects what a decoder computes.
-///
-///   train       | forward and backward passes; each layer has its own buffers for activations
-///   train_gates | like train, but without gradients of matrices other than the gates'
-///   evaluate    | forward passes; all layers share buffers for activations
+/// Selects what a decoder computes:
+/// - train: forward and backward passes. Each layer has its own buffers for activations.
+/// - train_gates: the same passes, but the gates' matrices are the only matrices that get gradients.
+/// - evaluate: forward passes. All layers share buffers for activations.
 enum class Purpose { train, train_gates, evaluate };
 
-/// Groups of LayerView members. An observer requests the groups that it reads.
+/// Names a group of LayerView members. An observer requests the groups that it reads (LayerObserver::taps()).
 enum class Tap { scores, sequence_delta_inputs, gate_logits, values, head_outputs, output, exit_loss };
 using Taps = EnumSet<Tap>;
 
-/// Holds the activations of a layer. An observer receives it right after the layer's forward pass. Valid only during
-/// that call.
-/// - Members that belong to a tap are set only if the observer requested this tap.
-/// - In linear attention, query heads Hq of D features are replaced by value heads Hv of Dv features.
+/// Holds the activations of a layer. An observer receives the view right after the layer's forward pass. The view is
+/// valid only during that call.
+/// - Members that belong to a Tap are set only if the observer requested this Tap.
+/// - In layers of linear attention, shapes have Hv value heads of Dv features instead of Hq query heads of D features.
 /// - If the sequence is cut into parts, the view shows the N tokens of one part.
 /// - W is f32 or f64. bf16 activations are converted to f32, except the inputs of attention and of the delta rule.
 template <typename W>
@@ -82,13 +82,15 @@ struct LayerView {
   std::int64_t first_position = 0;  ///< position of the view's first token in its sequence
   std::int64_t seq_len = 1;         ///< length of the whole sequence in tokens
   LayerType type = LayerType::full_attention;
-  // Tap::scores sets these members in layers of linear attention:
-  LinearAttentionInputs delta_inputs;    ///< delta-rule inputs of this view, for linear_attention_statistics
-  LinearAttentionOptions delta_options;  ///< options for linear_attention_statistics
-  // Tap::sequence_delta_inputs sets this member in layers of linear attention, in the view with the sequence's last
-  // token:
-  LinearAttentionInputs sequence_delta_inputs;  ///< delta-rule inputs of all tokens of the sequence, without `state`
-  // Tap::scores sets these members in layers of attention:
+  /// Delta-rule inputs of the view's tokens, for linear_attention_statistics. Set for Tap::scores in layers of linear
+  /// attention.
+  LinearAttentionInputs delta_inputs;
+  LinearAttentionOptions delta_options;  ///< options for linear_attention_statistics, in layers of linear attention
+  /// Delta-rule inputs of all tokens of the sequence, without `state`. If the sequence is cut, the values `v` are
+  /// placeholders (SequenceMemory::delta_inputs). Set for Tap::sequence_delta_inputs in layers of linear attention, in
+  /// the view with the sequence's last token.
+  LinearAttentionInputs sequence_delta_inputs;
+  // The members from `scale` to `window` are set for Tap::scores in layers of softmax attention.
   double scale = 1.0;  ///< factor that multiplies the scores q·k
   ConstTensorView q;   ///< (B,Hq,T,D) queries after gate, norm and RoPE
   ConstTensorView k;   ///< (B,Hkv,T,D) keys after gate, norm and RoPE
@@ -98,19 +100,19 @@ struct LayerView {
   View<const W, 1> sinks;  ///< (Hq) sink logits; absent if the model has no sinks
   /// Width of the attention window: the number of keys that a query attends to, including its own. 0 means no window.
   std::int64_t window = 0;
-  // Tap::values
-  View<const W, 3> v;  ///< (N,Hkv,D) values after the gate; in linear attention, (N,Hv,Dv) values after the convolution
-  // Tap::gate_logits sets this member: (N,heads,features) logits of the gate. In linear attention, (N,Hv,Dv) logits of
-  // the output gate. The token stride is 0 if the gate does not depend on the input. Absent if the model has no gate.
+  /// (N,Hkv,D) values after the gate; in linear attention, (N,Hv,Dv) values after the convolution. Set for Tap::values.
+  View<const W, 3> v;
+  /// (N,heads,features) logits of the gate; in linear attention, (N,Hv,Dv) logits of the output gate. The token stride
+  /// is 0 if the gate does not depend on the input. Absent if the model has no gate. Set for Tap::gate_logits.
   View<const W, 3> gate;
-  // Tap::head_outputs
-  View<const W, 3> head_outputs;  ///< (N,Hq,D) input of W_o: the attention output after gate and OutputControl
-  // Tap::output
-  View<const W, 2> output;  ///< (N,dim) the residual stream after the layer
-  /// (B·seq_len,dim) the residual stream of whole sequences; set only in the view with the last token
+  /// (N,Hq,D) input of W_o: the attention output after gate and OutputControl. Set for Tap::head_outputs.
+  View<const W, 3> head_outputs;
+  View<const W, 2> output;  ///< (N,dim) the residual stream after the layer; set for Tap::output
+  /// (B·seq_len,dim) the residual stream of whole sequences. Set for Tap::output in the view with the last token.
   View<const W, 2> sequence_output;
-  // Tap::exit_loss sets this member. It costs an extra pass through the last norm and the vocabulary head.
-  std::optional<double> exit_loss;  ///< mean loss, −log p(target), if this layer were the last one
+  /// Mean loss, −log p(target), if this layer were the last one. Set for Tap::exit_loss, at the cost of an extra pass
+  /// through the last norm and the vocabulary head.
+  std::optional<double> exit_loss;
 
   /// Returns whether the view includes the last token of its sequence.
   bool ends_sequence() const { return first_position + shape.seq == seq_len; }
@@ -120,9 +122,10 @@ template <typename W>
 class LayerObserver {
  public:
   virtual ~LayerObserver() = default;
-  /// Returns the taps that the observer requests. The decoder calls it once per forward pass.
+  /// Returns which groups of LayerView members the observer reads. The decoder calls this once per forward pass.
   virtual Taps taps() const = 0;
-  /// Receives the view of a layer. The decoder calls it after each layer, or after each part of a layer.
+  /// Receives the activations of a layer. The decoder calls this after each layer, or after each part of a sequence in
+  /// each layer.
   virtual void after_layer(const LayerView<W>& view) = 0;
 };
 
@@ -158,9 +161,9 @@ class SequenceDecoder {
   /// - tokens(N) lie in [0, vocab). targets(N) lie in [0, vocab) or are layers::kIgnoredTarget.
   /// - If `token_losses` is not null, token_losses(N) receives the loss of each token.
   /// - If `observer` is not null, it is called after every layer.
-  /// - If `skip` is not null, attention skips rows with a closed gate.
+  /// - If `skip` is not null, attention skips query rows whose gate is below AttentionSkip::threshold.
   ///
-  /// Throws Error if the threshold of `skip` is above 0 and the gate does not multiply the attention output.
+  /// Throws Error if this threshold is above 0 and the gate does not multiply the attention output.
   virtual double loss(const W* parameters, const std::int32_t* tokens, const std::int32_t* targets,
                       LayerObserver<W>* observer = nullptr, W* token_losses = nullptr,
                       layers::AttentionSkip* skip = nullptr) = 0;
@@ -169,8 +172,8 @@ class SequenceDecoder {
   virtual void log_probabilities(W* out, const W* parameters, const std::int32_t* tokens) = 0;
   /// Runs tokens(N) through the layers. some_log_probabilities() then reads the results.
   virtual void run(const W* parameters, const std::int32_t* tokens) = 0;
-  /// Computes `count` rows of log_probabilities() for the tokens of the last run(). `first` is the token of the first
-  /// row. Writes the rows to out(count,vocab). Throws Error if the rows belong to several parts.
+  /// Computes out(count,vocab): rows `first` to `first` + `count` − 1 of log_probabilities(), for the tokens of the
+  /// last run(). Throws Error if these tokens are not all in one part of the sequence.
   virtual void some_log_probabilities(W* out, const W* parameters, std::int64_t first, std::int64_t count) = 0;
 
   /// Returns the same loss as loss(), and adds gradient_scale · its gradient to gradients(total). To accumulate

@@ -17,11 +17,12 @@ struct LayerCache {
   std::optional<layers::DeltaNetCache> delta;
 
   std::int64_t length() const { return attention ? attention->length() : delta->length(); }
-  /// Marks the current length, so that truncate() can go back to it. Only the newest marks remain valid:
-  /// - recurrent layers: as many as the argument `most`
+  /// Saves the current length as a mark, to which truncate() can go back. The number of newest marks that stay valid
+  /// depends on the layer:
+  /// - recurrent layers: `most`
   /// - attention with a window: one
   void mark(std::int64_t most) { attention ? attention->mark() : delta->mark(most); }
-  /// Returns the largest length ≤ `length` to which truncate() can go.
+  /// Returns the largest number of tokens, at most `length`, to which truncate() can shorten the cache.
   std::int64_t reachable(std::int64_t length) const {
     return attention ? attention->reachable(length) : delta->reachable(length);
   }
@@ -84,7 +85,7 @@ class DecoderBlocks {
   template <typename M>
   void experts(View<Wide<T>, 2> out, ConstView<Wide<T>, 2> h, const LayerConfig& layer,
                const DecoderExperts<const Wide<T>, M>& w, layers::Update update) const;
-  /// Computes mlp_block() for a layer with experts. Activations and sums have type Wide<T>.
+  /// Does the work of mlp_block() for a layer with experts. Activations and sums have type Wide<T>: f32 if T is bf16.
   template <typename M>
   void experts_block(View<Wide<T>, 2> x_out, const LayerConfig& layer, const LayerWeights<const Wide<T>, M>& w,
                      const SavedLayer<T>& s) const;

@@ -38,8 +38,9 @@ struct DecoderSizes {
   // Shapes of the mixers. A shape is absent if no layer has that type.
   std::optional<layers::GatedAttentionShape> full, sliding;
   std::optional<layers::DeltaNetShape> linear;
-  std::optional<layers::ExpertsShape>
-      experts;  ///< absent if no layer has experts; the bounds of activations are unset, because they differ by layer
+  /// Shape of the experts; absent if no layer has experts. Bounds of activations are not set here, because they differ
+  /// by layer.
+  std::optional<layers::ExpertsShape> experts;
 
   bool has_output_norms() const;  ///< whether any layer normalizes its outputs
 };
@@ -51,9 +52,11 @@ struct SavedLayer {
   /// Allocates the activations that a mixer of this type saves.
   void take_mixer(Workspace& ws, const DecoderSizes& sizes, LayerType type);
 
-  /// Returns the mixer's input: h if the layer has an input norm or T is bf16, otherwise x.
+  /// Returns the mixer's input: the normalized or rounded copy `h` if the layer has an input norm or T is bf16,
+  /// otherwise the residual stream `x`.
   View<const T, 2> mixer_input(const LayerConfig& layer) const { return input(layer, h, x); }
-  /// Returns the MLP's input: h_middle if the layer has an input norm or T is bf16, otherwise x_middle.
+  /// Returns the MLP's input: the normalized or rounded copy `h_middle` if the layer has an input norm or T is bf16,
+  /// otherwise the residual stream `x_middle`.
   View<const T, 2> mlp_input(const LayerConfig& layer) const { return input(layer, h_middle, x_middle); }
 
   View<Wide<T>, 2> x;               ///< (N,C) the residual stream, which is the layer's input
@@ -89,7 +92,7 @@ struct DecoderBuffers {
   const SavedLayer<T>& layer(std::int64_t index) const { return saved[of_layer[static_cast<std::size_t>(index)]]; }
 
   std::vector<SavedLayer<T>> saved;
-  std::vector<std::size_t> of_layer;  ///< for each layer, the index of its element of `saved`
+  std::vector<std::size_t> of_layer;  ///< element i is the index in `saved` of layer i's activations
   std::optional<layers::AttentionShared<T>> full, sliding;
   std::optional<layers::DeltaNetShared<T>> linear;
   std::optional<layers::ExpertsState<Wide<T>>> experts;
@@ -106,7 +109,7 @@ struct DecoderBuffers {
   View<T, 2> dlogits;
   View<Wide<T>, 2> dx;  ///< (N,C) gradient of the residual stream
   View<Wide<T>, 2> dh;  ///< (N,C) gradient of norm(x), the input of a mixer or MLP
-  View<T, 2> dout;      ///< (N,C) gradient of mixer_out or mlp_out, or a copy of dx in bf16
+  View<T, 2> dout;      ///< (N,C) gradient of mixer_out or mlp_out, or dx rounded to bf16
 };
 
 }  // namespace headgate::models

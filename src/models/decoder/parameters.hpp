@@ -22,7 +22,7 @@ inline bool is_matrix(ParameterKind kind) {
 /// Returns whether AdamW applies weight decay to the tensor. Only matrices and embeddings decay.
 inline bool decays(ParameterKind kind) { return is_matrix(kind); }
 
-/// Returns whether a gate computes its logits from the tensor.
+/// Returns whether a tensor of this kind belongs to the attention gate: its matrix, bias or input-independent logits.
 inline bool is_gate(ParameterKind kind) {
   return kind == ParameterKind::gate_matrix || kind == ParameterKind::gate_bias ||
          kind == ParameterKind::gate_parameter;

@@ -10,8 +10,8 @@ namespace headgate::models {
 
 namespace {
 
-/// Returns the attention shape that gives the size of the cache, or null if no layer has attention. Layers with full
-/// and with sliding attention have the same key/value heads. So either shape will do.
+/// Returns an attention shape from which the cache's size follows, or null if no layer has attention. The shapes of
+/// full and of sliding attention give the same size, because both have the same key/value heads.
 const layers::GatedAttentionShape* attention_of(const DecoderSizes& sizes) {
   if (sizes.full) return &*sizes.full;
   return sizes.sliding ? &*sizes.sliding : nullptr;

@@ -33,7 +33,7 @@ class SequenceMemory {
   /// Allocates the memory for a sequence of `tokens` tokens. `part` holds the sizes of one part.
   SequenceMemory(const DecoderSizes& part, std::int64_t tokens, const PartOptions& parts);
 
-  /// Appends the items of this memory to a memory plan, without allocating.
+  /// Appends to `items` the name and size of each buffer that a SequenceMemory would have. Allocates no buffers.
   static void plan(std::vector<MemoryItem>& items, const DecoderSizes& part, std::int64_t tokens,
                    const PartOptions& parts);
   std::size_t bytes() const;
@@ -46,8 +46,8 @@ class SequenceMemory {
   /// Stores the delta-rule inputs of the part that begins at token `first`.
   void store_delta_inputs(const layers::DeltaNetState<T>& state, std::int64_t first) const;
   /// Returns the stored delta-rule inputs q, k, decay and beta of all tokens, for linear_attention_statistics. Values
-  /// are not stored. The result refers to the argument v(P,Hv,Dv) instead, and repeats its first row for all tokens. So
-  /// it is valid only for statistics that do not depend on values.
+  /// are not stored. As a placeholder, every token gets the first row of v(rows,Hv,Dv). The result is thus valid only
+  /// for statistics that do not depend on values.
   LinearAttentionInputs delta_inputs(View<const T, 3> v) const;
 
  private:

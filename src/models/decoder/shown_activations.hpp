@@ -22,7 +22,7 @@ template <typename T>
 struct ShownBuffers {
   ShownBuffers(Workspace& ws, const DecoderSizes& sizes) {
     if constexpr (kNarrow<T>) {
-      std::int64_t value = 0, gate = 0, output = 0;  // numbers of elements per token
+      std::int64_t value = 0, gate = 0, output = 0;  // largest number of elements per token in any attention layer
       for (const auto& attention : {sizes.full, sizes.sliding}) {
         if (!attention) continue;
         value = std::max(value, attention->Hkv * attention->D);

@@ -87,7 +87,7 @@ class TokenParts {
   }
 
   const PartOptions& options() const { return options_; }
-  /// Returns the resources for parts of full length, or for the whole batch if sequences are not cut.
+  /// Returns the sizes and buffers for parts of full length, or for the whole batch if sequences are not cut.
   PassResources<T>& main() { return main_; }
   const PassResources<T>& main() const { return main_; }
   /// Returns the memory of the whole sequence. Returns null if sequences are not cut.
@@ -129,7 +129,7 @@ class TokenParts {
   PartOptions options_;
   PassResources<T> main_;
   std::optional<SequenceMemory<T>> sequence_;
-  // Resources for a last part that is shorter than the others; absent if there is none.
+  // Sizes and buffers for a last part that is shorter than the other parts; absent if all parts have the same length.
   std::optional<PassResources<T>> last_;
 };
 

@@ -70,7 +70,7 @@ struct LayerWeights {
   View<T, 1> middle_norm;
   layers::MatrixOf<M> gate_up;   ///< (2F,C) rows of gate_proj, then rows of up_proj
   layers::MatrixOf<M> down;      ///< (C,F) rows of down_proj
-  DecoderExperts<T, M> experts;  ///< replaces gate_up and down in layers with experts
+  DecoderExperts<T, M> experts;  ///< weights of the experts; in layers with experts, gate_up and down are absent
   /// (C) norm of the MLP's output; absent if the layer has no output norms
   View<T, 1> mlp_out_norm;
 };
@@ -99,8 +99,8 @@ struct TensorRow {
   bool present = true;  ///< whether this config has the tensor
 };
 
-/// Marks a tensor whose rows continue the matrix `member`. `member` then views the rows of both tensors, and one matrix
-/// product reads both.
+/// Tells a visitor to append the rows of a tensor to the matrix `member`, which earlier tensors of the flat buffer
+/// began. `member` then views the rows of all these tensors, and one matrix product reads them.
 template <typename T>
 struct AppendTarget {
   View<T, 2>& member;
@@ -110,7 +110,8 @@ AppendTarget<T> appended_to(View<T, 2>& member) {
   return {member};
 }
 
-/// Marks a tensor whose rows continue the matrix `member` in the model's files.
+/// Tells a visitor to append the rows of a tensor to the matrix `member`. Does for matrices that stay in the model's
+/// files what AppendTarget does for matrices in a flat buffer.
 struct StoredAppendTarget {
   layers::StoredMatrix& member;
 };
@@ -195,8 +196,9 @@ void visit_expert_tensors(const Visit& at, const DecoderConfig& c, const LayerCo
   at(TensorRow{"mlp.shared_expert_gate.weight", router, {1, c.dim}, gated}, w.shared_gate);
 }
 
-/// Calls at(row, member) for every tensor that a layer can have, even if this layer does not have it. Several tensors
-/// can form one member, one after another. From the second one on, the call is at(row, appended_to(member)).
+/// Calls at(row, member) for every tensor that a layer can have, even if this layer does not have the tensor. `member`
+/// is the member of LayerWeights that views the tensor. If several tensors form one matrix, their rows follow one
+/// another: the first call is at(row, member), and later calls are at(row, appended_to(member)).
 template <class Visit, typename T, typename M>
 void visit_layer_tensors(const Visit& at, const DecoderConfig& c, const LayerConfig& layer, LayerWeights<T, M>& w) {
   using enum ParameterKind;
@@ -215,8 +217,8 @@ void visit_layer_tensors(const Visit& at, const DecoderConfig& c, const LayerCon
   at(TensorRow{"mlp_output_layernorm.weight", norm, channels, layer.has_output_norms}, w.mlp_out_norm);
 }
 
-/// Calls at(row, member) for the tensors outside the layers. After the embedding, calls `layers`, which visits the
-/// layers' tensors. The calls thus follow the order of the buffer.
+/// Calls at(row, member) for the tensors outside the layers. Calls layers() after the embedding, so that the caller can
+/// visit the layers' tensors there. All visits then follow the order of the flat buffer.
 template <class Visit, class Layers, typename T, typename M>
 void visit_outer_tensors(const Visit& at, const Layers& layers, const DecoderConfig& c, OuterWeights<T, M>& w) {
   const TensorShape table(c.vocab, c.dim);
@@ -287,8 +289,8 @@ class AssignViewsAtSameOffset {
   M*& next_matrix_;
 };
 
-/// Visitor that sets vectors to views of a buffer. Sets each matrix to the next element of an array, whose elements
-/// view matrices in the model's files.
+/// Visitor for weights whose matrices stay in the model's files. Sets vectors to views of a buffer. Sets each matrix to
+/// the next element of an array of StoredMatrix, in the order of the visits.
 class AssignStoredMatrices : public AssignViews<const float> {
  public:
   AssignStoredMatrices(const float*& next, const layers::StoredMatrix*& next_matrix)
@@ -298,7 +300,7 @@ class AssignStoredMatrices : public AssignViews<const float> {
   void operator()(const TensorRow& row, layers::StoredMatrix& member) const {
     if (row.present) member = *next_matrix_++;
   }
-  /// Appends the rows of a tensor to the matrix that they continue. Both have the same order of columns.
+  /// Appends the rows of the next StoredMatrix to the matrix target.member. Both matrices have the same column order.
   void operator()(const TensorRow& row, StoredAppendTarget target) const {
     if (!row.present) return;
     const layers::StoredMatrix& next = *next_matrix_++;

@@ -6,20 +6,20 @@
 
 namespace headgate::metrics {
 
-/// Arguments of attention_statistics for a layer's attention.
+/// Holds the arguments with which attention_statistics() recomputes the attention of a layer.
 struct AttentionCall {
-  AttentionInputs inputs;  ///< q, k and sinks; other members are absent
+  AttentionInputs inputs;  ///< has q, the keys (k, or those of the view's cache) and sinks; v is absent
   ConstTensorView lse;
   AttentionOptions options;
 };
 
-/// Builds the arguments of attention_statistics for a layer. `view` must have the members that Tap::scores requests.
-/// `context` must be a result of resolved() (runtime.hpp).
+/// Builds the arguments of attention_statistics() for a layer of softmax attention. The observer that received `view`
+/// must have requested Tap::scores. `context` must be a result of resolved() (runtime.hpp).
 template <typename T>
 AttentionCall attention_call(const models::LayerView<T>& view, const ExecutionContext& context);
 
-/// Removes the causal mask and the window from a call, so that every query sees token 0. The result is valid only for
-/// statistics of token 0.
+/// Returns `call` without the causal mask and without the window, so that every query sees token 0. With the result,
+/// only the statistics about token 0 are valid.
 AttentionCall with_all_visible(AttentionCall call);
 
 }  // namespace headgate::metrics

@@ -21,7 +21,7 @@ struct Divergence {
   double same_top_1 = 0.0;  ///< fraction of targets for which p and q have the same most probable token
 };
 
-/// Sums of the numbers of Divergence over `targets` targets.
+/// Accumulates the means of a Divergence: holds each member's sum over `targets` targets.
 struct DivergenceSums {
   double targets = 0.0;
   Divergence sums;
@@ -32,18 +32,18 @@ struct DivergenceSums {
   Divergence means() const;
 };
 
-/// Selects what distinguishes a model from the reference with which it is compared.
-///
-///   cache       | the model reads keys and values that are rounded to int8, the reference unrounded ones
-///   activations | the model rounds the inputs of its products, the reference does not
-///   reference   | the reference is another model
+/// Selects what distinguishes a model from the reference with which the model is compared:
+/// - cache: the model reads keys and values that are rounded to int8. The reference reads unrounded ones.
+/// - activations: the model rounds the inputs of its matrix products. The reference does not.
+/// - reference: the reference is another model.
 enum class Compared : std::int32_t { cache, activations, reference };
 
-/// Names a kind of comparison in JSON and in printed lines.
+/// Gives the words for a kind of comparison in JSON and in printed lines.
 struct ComparedRow {
   Compared value;
-  std::string_view key;            ///< JSON key of the comparison
-  std::string_view name_key;       ///< JSON key of Comparison::name; empty: the name itself is the key of the results
+  std::string_view key;  ///< JSON key under which the results of this kind of comparison stand
+  /// JSON key whose value is Comparison::name. If empty, Comparison::name is itself the JSON key of the results.
+  std::string_view name_key;
   std::string_view reference_key;  ///< JSON key of the reference's loss
   std::string_view text;           ///< text before Comparison::name in a printed line
   std::string_view note;           ///< text after Comparison::name in a printed line
@@ -67,7 +67,8 @@ struct Comparison {
 /// Adds the comparisons to the JSON of an evaluation.
 void add_comparisons(nlohmann::ordered_json& out, const std::vector<Comparison>& comparisons);
 
-/// Returns a line of text without the line break. `name` is Comparison::name in a form that is safe to print.
+/// Returns the line of text that shows a comparison, without a line break. `name` replaces Comparison::name, which may
+/// be a path with characters that are unsafe to print.
 std::string comparison_line(const Comparison& comparison, const std::string& name);
 
 /// Describes one model of a comparison. `config` and `parameters` must outlive it.
@@ -77,7 +78,8 @@ struct ComparedModel {
   models::PartOptions parts;
 };
 
-/// Largest number of tokens whose log-probabilities a comparison holds at a time, for each model. Bounds memory.
+/// Number of tokens for which a comparison holds log-probabilities at a time, at most. Each compared model needs
+/// kComparedTokens · vocab floats.
 inline constexpr std::int64_t kComparedTokens = 256;
 
 }  // namespace headgate::train

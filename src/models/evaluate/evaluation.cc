@@ -124,8 +124,8 @@ void HeldOutEvaluator::read_batch(std::int64_t index) {
   }
 }
 
-/// Returns the index of the held-out sequence that is evaluated as number i. The evaluated sequences are spread evenly
-/// over all held-out ones.
+/// Returns which held-out sequence is the evaluation's sequence i. The evaluated sequences are spread evenly over all
+/// held-out sequences.
 std::int64_t HeldOutEvaluator::sequence_of(std::int64_t i) const {
   const std::int64_t used = plan_.batch * plan_.batches;
   const std::int64_t held_out = source_.held_out_count();

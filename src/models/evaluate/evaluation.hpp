@@ -53,14 +53,14 @@ struct EvaluationPlan {
   std::vector<layers::ActivationRounding> activations{};  ///< activation roundings for compare_rounded()
 };
 
-/// Plans the evaluation of min(sequences, held_out) sequences, at least one, in batches of at most `max_batch`. Omits
-/// sequences that do not fill a batch. Tries batch sizes from the largest down to half of it. Chooses the size that
-/// omits the fewest sequences.
+/// Plans the evaluation of min(sequences, held_out) sequences, at least one, in batches of at most `max_batch`
+/// sequences. Sequences that do not fill a batch are omitted. Of all batch sizes above half of the largest, chooses the
+/// one that omits the fewest sequences. Prefers larger batches if several sizes omit equally many.
 EvaluationPlan plan_evaluation(std::int64_t held_out, std::int64_t sequences, std::int64_t max_batch);
 
-/// Returns the memory in bytes that an evaluation allocates, listed by purpose. Does not count parameters. Counts
-/// compare_rounded(). Counts compare_with() if `reference`, the config of the reference model, is not null. Throws
-/// Error if the sizes overflow.
+/// Returns the memory in bytes that an evaluation allocates, listed by purpose. Includes the memory of
+/// compare_rounded(). If `reference`, the config of a reference model, is not null, also includes the memory of
+/// compare_with(). Parameters are not included. Throws Error if the sizes overflow.
 std::vector<models::MemoryItem> evaluation_memory(const models::DecoderConfig& config, const SequenceSource& source,
                                                   const EvaluationPlan& plan, const metrics::MetricList& metrics,
                                                   const models::DecoderConfig* reference = nullptr);
@@ -95,9 +95,9 @@ class HeldOutEvaluator {
   /// layers::can_skip_attention.
   ThresholdComparison compare_threshold(const float* parameters, double threshold);
 
-  /// Compares a model without rounding with the same model under each rounding of the plan: first
-  /// EvaluationPlan::cache, then each of EvaluationPlan::activations. Evaluates one sequence at a time. Holds the
-  /// log-probabilities of at most kComparedTokens tokens per model.
+  /// Compares the unrounded model with rounded versions of it. Makes one comparison for EvaluationPlan::cache, then one
+  /// for each element of EvaluationPlan::activations. Evaluates one sequence at a time. Holds the log-probabilities of
+  /// at most kComparedTokens tokens per model.
   std::vector<Comparison> compare_rounded(const float* parameters);
   /// Compares a model with the model `reference`, one sequence at a time. Throws Error if their vocabulary sizes
   /// differ.
@@ -116,9 +116,10 @@ class HeldOutEvaluator {
   EvaluationPlan plan_;
   metrics::MetricList metrics_;
   std::unique_ptr<models::SequenceDecoder<float>> decoder_;
-  std::vector<std::int32_t> tokens_;    // (batch,T)
-  std::vector<std::int32_t> targets_;   // (batch,T)
-  std::vector<std::uint8_t> triggers_;  // (batch,T) nonzero at trigger tokens; empty for tasks without them
+  std::vector<std::int32_t> tokens_;   // (batch,T)
+  std::vector<std::int32_t> targets_;  // (batch,T)
+  // (batch,T) nonzero at trigger tokens (SequenceSource::is_trigger). Empty if the task has none.
+  std::vector<std::uint8_t> triggers_;
 };
 
 /// Describes where a report first has a number that is not finite: "in layer 1" or "in the loss", for example. Returns

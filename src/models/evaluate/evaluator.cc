@@ -67,8 +67,8 @@ struct Sizes {
   }
 };
 
-/// Combines the values of `figure`, a number of `metric`, in all layers to a value for the whole model. Returns nothing
-/// if no layer has a value.
+/// Combines the layers' values of `figure`, one of the numbers that `metric` computes, to a value for the whole model.
+/// Returns nothing if no layer has a value.
 std::optional<double> over_layers(const std::vector<FigureRow>& layers, const Metric& metric, const Figure& figure) {
   const Figure& compared = figure.over_layers == OverLayers::of_the_maximum ? metric.figures[0] : figure;
   const FigureRow* largest = nullptr;

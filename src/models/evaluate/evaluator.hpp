@@ -20,8 +20,10 @@ struct Report {
   MetricList metrics;  ///< requested metrics, without metrics of linear attention if the model has no such layer
   FigureRow overall;
   std::vector<FigureRow> layers;
-  std::vector<std::vector<FigureRow>> heads;  ///< heads[layer][head], results of metrics with Metric::of_heads
-  std::optional<FigureRow> backcopy;          ///< results with Scope::triggers; absent for tasks without triggers
+  /// Element [layer][head] holds the results of one head, from the metrics with Metric::of_heads.
+  std::vector<std::vector<FigureRow>> heads;
+  /// Results of the metrics with Scope::triggers. Absent if the task has no trigger tokens.
+  std::optional<FigureRow> backcopy;
 };
 
 /// Returns the options of a decoder that computes these metrics. The decoder processes `tokens` tokens at a time.
@@ -66,8 +68,8 @@ class Evaluator : private models::LayerObserver<T> {
   std::vector<Running> running_;
   bool any_triggers_ = false;
   bool any_plain_ = false;
-  View<const std::uint8_t, 1> triggers_;  // (N) nonzero at trigger tokens of the current batch
-  View<const std::int32_t, 1> targets_;   // (N) targets of the current batch
+  View<const std::uint8_t, 1> triggers_;  // (N) of the current batch: the argument `triggers` of add()
+  View<const std::int32_t, 1> targets_;   // (N) of the current batch: the argument `targets` of add()
 
   // Buffers for the members of LossSample and LayerSample. A buffer is empty if no metric reads it. token_losses_ has
   // shape (N).
@@ -75,7 +77,7 @@ class Evaluator : private models::LayerObserver<T> {
   std::vector<double> first_token_weights_;  // (Hq,N)
   std::vector<double> entropies_;            // (Hq,N)
   std::vector<T> gates_;                     // (N,width) g(z)
-  std::vector<double> rule_;                 // the arrays of RuleStatistics, one after another
+  std::vector<double> rule_;                 // the arrays that LayerSample::rule views, one after another
 };
 
 }  // namespace headgate::metrics

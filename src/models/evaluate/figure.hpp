@@ -7,50 +7,51 @@
 
 namespace headgate::metrics {
 
-/// Value of Figure::decimals and demo_decimals that hides the figure in the tables.
+/// Number of decimal places (Figure::decimals, Figure::demo_decimals) that means: the table has no column for it.
 inline constexpr int kNoColumn = -1;
 
-/// Selects how a model's value is computed from the values of its layers.
+/// Selects how a number about the whole model is computed from the same number about each layer.
 enum class OverLayers {
   mean,
   maximum,
-  of_the_maximum,  ///< value of the layer with the largest value of the metric's first figure
+  of_the_maximum,  ///< the number of one layer: the layer in which the metric's first number is largest
 };
 
-/// Describes a figure, which is one of the numbers that a metric computes, and how to display it.
+/// Describes a figure: one of the numbers that a metric computes, such as the loss in bits. Says how to display it.
 struct Figure {
-  std::string_view key{};           ///< JSON key, column heading and argument of `--metrics`
+  std::string_view key{};           ///< name of the number: JSON key, column heading and argument of `--metrics`
   std::string_view head{};          ///< column heading, if it differs from the key
   bool null_without_gate = false;   ///< the value is null for models without a gate
   bool null_for_one_token = false;  ///< the value is null for sequences of one token
   bool may_overflow = false;        ///< infinity is a valid value, not a sign of divergence
-  /// True if the figure is always in [0, 1], so that plots use this scale. For figures of gates, this holds only with
-  /// sigmoid gates.
+  /// True if all values are in [0, 1], so that plots use this scale. Values about gates are in [0, 1] only for sigmoid
+  /// gates.
   bool is_share = false;
   OverLayers over_layers = OverLayers::mean;
   bool is_index = false;          ///< true if values are integers
   int decimals = kNoColumn;       ///< decimal places in the tables of `headgate eval` and `headgate compare`
   int demo_decimals = kNoColumn;  ///< decimal places in the tables of `headgate demo`
-  /// One sentence that explains the figure to users. Empty for figures of Scope::triggers.
+  /// One sentence that explains the number to users. Empty for metrics with Scope::triggers.
   std::string_view meaning{};
 
   constexpr std::string_view heading() const { return head.empty() ? key : head; }
 };
 
-/// Holds figures and their values, in the order of the registry.
+/// Holds the numbers that metrics computed for the model, a layer or a head: pairs of a Figure and its value, in the
+/// order of the metrics in the registry.
 class FigureRow {
  public:
   struct Entry {
     const Figure* figure;
-    std::optional<double> value;  ///< empty: null in JSON
+    std::optional<double> value;  ///< empty if undefined; JSON then has null
   };
 
   /// Sets the value of `figure`, or replaces it. Keeps a pointer to `figure`.
   void set(const Figure& figure, std::optional<double> value);
 
-  /// Returns the figure's value. Returns nothing if the value is null or the figure was not requested.
+  /// Returns the value of `figure`. Returns nothing if the value is undefined or no requested metric computes it.
   std::optional<double> find(const Figure& figure) const;
-  /// Returns the figure's value. Throws Error if the value is null or the figure was not requested.
+  /// Returns the value of `figure`. Throws Error if the value is undefined or no requested metric computes it.
   double at(const Figure& figure) const;
   double or_zero(const Figure& figure) const { return find(figure).value_or(0.0); }
 

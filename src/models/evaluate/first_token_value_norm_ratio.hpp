@@ -53,7 +53,8 @@ class FirstTokenValueNormRatioSums : public Sums<T> {
   };
 
   Mean ratio_;
-  std::vector<Norms> norms_;  // (B,H) norms of values: first token, and mean of later tokens so far
+  // (B,H) L2 norms of value vectors: the first token's norm, and the running mean of the later tokens' norms.
+  std::vector<Norms> norms_;
 };
 
 inline constexpr Metric kFirstTokenValueNormRatioMetric{

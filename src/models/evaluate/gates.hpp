@@ -23,8 +23,8 @@ std::int64_t most_gates(const models::DecoderConfig& config);
 /// - 0 for linear attention
 std::int64_t gate_owners(const models::DecoderConfig& config, std::int64_t layer);
 
-/// Computes out(N,gate_width) = g(z), the gates of a layer of softmax attention. `view` must have Tap::gate_logits and
-/// a gate.
+/// Computes out(N,gate_width) = g(z), the gates of a layer of softmax attention. The model must have a gate. The
+/// observer that received `view` must have requested Tap::gate_logits.
 template <typename T>
 void gate_values_of(View<T, 2> out, const models::LayerView<T>& view, const models::DecoderConfig& config,
                     const ExecutionContext& context);

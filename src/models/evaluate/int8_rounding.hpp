@@ -20,8 +20,10 @@
 
 namespace headgate::metrics {
 
-/// Holds three sums of squares: numbers, their errors with one scale per tensor, and their errors with one scale per
-/// token.
+/// Holds three sums over the numbers x of a tensor:
+/// - squares: Σ x².
+/// - per_tensor: Σ (x − x̂)², where all numbers share one scale.
+/// - per_token: Σ (x − x̂)², where the numbers of each token share a scale.
 struct RoundingErrors {
   double squares = 0.0, per_tensor = 0.0, per_token = 0.0;
 
@@ -36,7 +38,7 @@ struct RoundingErrors {
   }
 };
 
-/// Rounding errors of all tokens, and of all tokens except the first of each sequence.
+/// Holds two sums of rounding errors: `all` covers all tokens, `without_first` omits the first token of each sequence.
 struct Int8Rounding {
   RoundingErrors all, without_first;
 
@@ -44,7 +46,8 @@ struct Int8Rounding {
     all.join(other.all);
     without_first.join(other.without_first);
   }
-  /// Returns the values of the figures kInt8KeysFigures or kInt8ValuesFigures, in their order.
+  /// Returns four relative errors: one scale per tensor, with and without the first token; then one scale per token,
+  /// with and without the first token. kInt8KeysFigures and kInt8ValuesFigures have the same order.
   Values values() const {
     return {all.relative(all.per_tensor), without_first.relative(without_first.per_tensor), all.relative(all.per_token),
             without_first.relative(without_first.per_token)};
@@ -70,8 +73,8 @@ double squared_error(const View<const E, 1>& row, double largest) {
   return sum;
 }
 
-/// Returns the rounding errors of a tensor whose row(t) holds the numbers of token t of a sequence. `without_first`
-/// ignores row 0, also when it chooses the scale.
+/// Returns the rounding errors of a tensor whose row(t) holds the numbers of token t of a sequence. In `without_first`,
+/// row 0 contributes no error and does not influence the scale.
 template <class Row>
 Int8Rounding int8_rounding(std::int64_t tokens, const ExecutionContext& context, const Row& row) {
   const auto largest_of = [](const auto& numbers) {
@@ -125,9 +128,8 @@ Int8Rounding int8_rounding_of_heads(const LayerSample<T>& sample, const ConstTen
   return out;
 }
 
-/// Returns the rounding errors of the keys or values of whole sequences (see int8_rounding_of_heads). Reads them from
-/// the cache's tensor `cached` if the view has a cache, otherwise from `own` (B,Hkv,T,D). Sequences that are processed
-/// in parts have a cache.
+/// Returns the rounding errors of the keys or values of whole sequences (see int8_rounding_of_heads). Sequences that
+/// are processed in parts have a cache: its tensor `cached` holds the numbers. Otherwise own(B,Hkv,T,D) holds them.
 template <typename T>
 Int8Rounding int8_rounding_of(const LayerSample<T>& sample, const ConstTensorView& own,
                               TensorView CacheTensors::*cached) {
@@ -135,8 +137,8 @@ Int8Rounding int8_rounding_of(const LayerSample<T>& sample, const ConstTensorVie
   return x.dtype == DType::bf16 ? int8_rounding_of_heads<BFloat16>(sample, x) : int8_rounding_of_heads<T>(sample, x);
 }
 
-/// Accumulates Int8Rounding for each layer. Calls kRounding(sample), which returns the errors of whole sequences, once
-/// their last token is processed.
+/// Accumulates int8 rounding errors for each layer. kRounding(sample) must return the errors of whole sequences. It is
+/// called only with samples that contain the last token of their sequences.
 template <typename T, Int8Rounding (*kRounding)(const LayerSample<T>& sample)>
 class Int8RoundingSums : public Sums<T> {
  public:

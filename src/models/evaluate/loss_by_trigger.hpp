@@ -10,8 +10,8 @@
 
 namespace headgate::metrics {
 
-/// Mean losses on trigger tokens and on other tokens. loss_trigger is null for sequences of one token, because this
-/// token is BOS.
+/// Mean loss of the predictions made at trigger tokens, whose next token is a copy (data/backcopy.hpp), and at other
+/// tokens. loss_trigger is null for sequences of one token, because the only token is BOS.
 inline constexpr std::array<Figure, 2> kLossByTriggerFigures{{
     {.key = "loss_trigger", .null_for_one_token = true, .decimals = 4, .demo_decimals = 4},
     {.key = "loss_other", .decimals = 4},

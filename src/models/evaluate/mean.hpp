@@ -20,7 +20,8 @@ struct Mean {
   std::optional<double> maybe() const { return count > 0.0 ? std::optional(sum / count) : std::nullopt; }
 };
 
-/// Accumulates two means: one over trigger tokens (see data/backcopy.hpp), one over all other tokens.
+/// Accumulates two means: one over trigger tokens, whose next token is a copy (data/backcopy.hpp), and one over all
+/// other tokens.
 struct MeanByTrigger {
   Mean trigger, other;
 

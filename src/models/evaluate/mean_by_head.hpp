@@ -15,10 +15,11 @@
 
 namespace headgate::metrics {
 
-/// Accumulates a mean for each head of each layer. A layer's mean is taken over all numbers of its heads.
+/// Accumulates a mean for each head of each layer. A layer's mean is the mean of all numbers that were added to its
+/// heads.
 class MeanByHead {
  public:
-  /// Creates heads_of(layer) means for each layer.
+  /// Starts the means. heads_of(layer) returns the number of heads of a layer.
   template <class HeadsOf>
   MeanByHead(const models::DecoderConfig& config, const HeadsOf& heads_of) : layers_(config) {
     for (std::int64_t layer = 0; layer < config.layers; ++layer) {
@@ -43,7 +44,8 @@ class MeanByHead {
   PerLayer<std::vector<Mean>> layers_;
 };
 
-/// Adds value(h, n) for each head h and each token n, except the first token of a sequence.
+/// Adds value(h, n) to the mean of head h, for each head and each query n. Omits queries at the first token of a
+/// sequence.
 template <typename T, class Value>
 void add_queries(MeanByHead& mean, const LayerSample<T>& sample, const Value& value) {
   for (std::int64_t h = 0; h < mean.heads(sample.view.layer); ++h) {
@@ -54,7 +56,8 @@ void add_queries(MeanByHead& mean, const LayerSample<T>& sample, const Value& va
   }
 }
 
-/// Base of metrics with one figure: a mean for each head. The mean is null if there is nothing to average.
+/// Base of metrics that compute one number, the mean over some numbers of a head. The mean is null if there are no such
+/// numbers.
 template <typename T>
 class HeadMeanSums : public Sums<T> {
  public:
@@ -67,7 +70,8 @@ class HeadMeanSums : public Sums<T> {
   MeanByHead heads_;
 };
 
-/// Accumulates the mean of a member (Hq,N) of LayerSample for each head. The member has one number per query.
+/// Accumulates for each query head the mean over queries of kOfQueries(Hq,N). The template argument kOfQueries is a
+/// member of LayerSample with one number per query.
 template <typename T, View<const double, 2> LayerSample<T>::*kOfQueries>
 class QueryMeanSums : public HeadMeanSums<T> {
  public:
@@ -78,8 +82,8 @@ class QueryMeanSums : public HeadMeanSums<T> {
   }
 };
 
-/// Accumulates the mean of a member (Hv,B·seq_len) of RuleStatistics for each head. The member has one number per query
-/// of whole sequences.
+/// Accumulates for each value head of linear attention the mean over queries of kOfQueries(Hv,B·seq_len). The template
+/// argument kOfQueries is a member of RuleStatistics with one number per query of whole sequences.
 template <typename T, View<const double, 2> RuleStatistics::*kOfQueries>
 class RuleQueryMeanSums : public HeadMeanSums<T> {
  public:
@@ -96,7 +100,8 @@ class RuleQueryMeanSums : public HeadMeanSums<T> {
   }
 };
 
-/// Adds value(x) for each x of `states` (B,Hv), weighted by the sample's number of tokens per sequence.
+/// Adds value(x) to the mean of head h, for each number x = states(b, h) of sequence b. Its weight in the mean is the
+/// sample's number of tokens per sequence.
 template <typename T, class Value>
 void add_states(MeanByHead& mean, const LayerSample<T>& sample, const View<const double, 2>& states,
                 const Value& value) {
@@ -108,8 +113,8 @@ void add_states(MeanByHead& mean, const LayerSample<T>& sample, const View<const
   }
 }
 
-/// Accumulates the mean of a member (B,Hv) of RuleStatistics for each head. The member has one number per state of
-/// linear attention.
+/// Accumulates for each value head of linear attention the mean over sequences of kOfStates(B,Hv). The template
+/// argument kOfStates is a member of RuleStatistics with one number per sequence and head.
 template <typename T, View<const double, 2> RuleStatistics::*kOfStates>
 class StateMeanSums : public HeadMeanSums<T> {
  public:
@@ -133,7 +138,7 @@ class MeanByGate {
     }
   }
 
-  /// Adds value(g) for every gate of a layer.
+  /// Adds value(g) to the means, for every gate g = g(z) of the sample's layer.
   template <typename T, class Value>
   void add(const LayerSample<T>& sample, const Value& value) {
     const std::int64_t features = sample.gates.shape[1] / mean_.heads(sample.view.layer);

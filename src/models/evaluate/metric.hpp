@@ -22,28 +22,34 @@ namespace headgate::metrics {
 
 /// Inputs that a metric can read. The evaluator computes an input if some metric reads it.
 enum class Input {
-  token_losses,         ///< LossSample::token_losses
-  exit_loss,            ///< LayerView::exit_loss; costs one pass through the vocabulary head per layer
-  output,               ///< LayerView::output and sequence_output
-  values,               ///< LayerView::v
-  cached,               ///< LayerView::k, v and cache
-  first_token_weights,  ///< LayerSample::first_token_weights
-  gates,                ///< LayerSample::gates
-  entropies,            ///< LayerSample::entropies; costs half a forward pass of attention
-  sink_weights,         ///< LayerView::sinks and LayerView::lse
-  rule_means,           ///< RuleStatistics::mean_decay, mean_beta and half_life
-  hidden_weights,  ///< RuleStatistics::first_shares and reaches; costs O(T²) operations, as softmax attention does
-  state_ranks,     ///< RuleStatistics::effective_rank; costs a forward pass of linear attention
-  output_gates,    ///< LayerView::gate of linear attention
+  token_losses,  ///< loss of each token: LossSample::token_losses
+  /// Loss if a layer were the last one: LayerView::exit_loss. Costs one pass through the vocabulary head per layer.
+  exit_loss,
+  output,               ///< residual stream after a layer: LayerView::output and LayerView::sequence_output
+  values,               ///< values of attention and linear attention: LayerView::v
+  cached,               ///< keys and values of softmax attention: LayerView::k, v and cache
+  first_token_weights,  ///< softmax weights on token 0: LayerSample::first_token_weights
+  gates,                ///< gates of softmax attention: LayerSample::gates
+  /// Entropies of the softmax weights: LayerSample::entropies. Costs half a forward pass of attention.
+  entropies,
+  sink_weights,  ///< sink logits and log-sum-exp, which give the weight of the sink: LayerView::sinks and lse
+  rule_means,    ///< decay and write strength of linear attention: RuleStatistics::mean_decay, mean_beta, half_life
+  /// Weights that queries of linear attention give to tokens: RuleStatistics::first_shares and reaches. Costs O(T²)
+  /// operations, as softmax attention does.
+  hidden_weights,
+  /// Rank of the state of linear attention: RuleStatistics::effective_rank. Costs a forward pass of linear attention.
+  state_ranks,
+  output_gates,  ///< logits of the output gate of linear attention: LayerView::gate
 };
 using Inputs = EnumSet<Input>;
 
 /// Holds the results of linear_attention_statistics for a layer. Arrays that no metric reads are absent.
 struct RuleStatistics {
   View<const double, 2> mean_decay, mean_beta, half_life;  ///< (B,Hv) means over the tokens of the sample
-  View<const double, 2> effective_rank;  ///< (B,Hv) rank of the state; present if the sample has the last token
-  /// (Hv,B·seq_len) with one number per query of whole sequences. Present if the sample has the last token. Metrics
-  /// ignore query 0.
+  /// (B,Hv) effective rank of the state after the last token. Present if the sample has that token.
+  View<const double, 2> effective_rank;
+  /// (Hv,B·seq_len) numbers of the queries of whole sequences: the share of token 0 in the weights, and the mean
+  /// distance to the weighted tokens. Present if the sample has the last token. Metrics ignore query 0.
   View<const double, 2> first_shares, reaches;
 };
 
@@ -59,9 +65,10 @@ struct LayerSample {
   View<const double, 2> entropies;
   /// (N,gate_width) gates g(z), averaged over heads if all heads share one gate. Absent without a gate.
   View<const T, 2> gates;
-  RuleStatistics rule;                   ///< statistics of the delta rule, in layers of linear attention
-  View<const std::uint8_t, 1> triggers;  ///< (N) nonzero at trigger tokens; absent if the task has none
-  std::int64_t counted_targets = 0;      ///< number of targets that are not layers::kIgnoredTarget
+  RuleStatistics rule;  ///< statistics of the delta rule, in layers of linear attention
+  /// (N) nonzero at trigger tokens (SequenceSource::is_trigger). Absent if the task has none.
+  View<const std::uint8_t, 1> triggers;
+  std::int64_t counted_targets = 0;  ///< number of targets that are not layers::kIgnoredTarget
 
   std::int64_t tokens() const { return view.shape.batch * view.shape.seq; }
   std::int64_t position(std::int64_t n) const { return view.first_position + n % view.shape.seq; }
@@ -71,14 +78,15 @@ struct LayerSample {
 /// The losses of one batch of N tokens, from which metrics compute figures.
 template <typename T>
 struct LossSample {
-  View<const T, 1> token_losses;         ///< (N)
-  View<const std::int32_t, 1> targets;   ///< (N) target ids; layers::kIgnoredTarget for targets without a loss
-  View<const std::uint8_t, 1> triggers;  ///< (N) nonzero at trigger tokens; absent if the task has none
+  View<const T, 1> token_losses;        ///< (N) loss of each token in nats
+  View<const std::int32_t, 1> targets;  ///< (N) target ids; layers::kIgnoredTarget for targets without a loss
+  /// (N) nonzero at trigger tokens (SequenceSource::is_trigger). Absent if the task has none.
+  View<const std::uint8_t, 1> triggers;
 
   std::int64_t tokens() const { return targets.shape[0]; }
 };
 
-/// Values of a metric's figures, in the order of Metric::figures.
+/// The numbers that a metric computed, one for each element of Metric::figures. An empty element is null in JSON.
 using Values = std::vector<std::optional<double>>;
 
 /// Accumulates a metric over the batches of an evaluation. The evaluator calls it only where the metric is defined:
@@ -91,31 +99,31 @@ class Sums {
   virtual ~Sums() = default;
   virtual void add_layer(const LayerSample<T>& /*sample*/) {}
   virtual void add_losses(const LossSample<T>& /*sample*/) {}
-  /// Returns a layer's values, for Scope::layers and Scope::layers_and_mean.
+  /// Returns the metric's numbers for a layer. Called for metrics with Scope::layers or Scope::layers_and_mean.
   virtual Values of_layer(std::int64_t /*layer*/) const { return {}; }
-  /// Returns a head's values, for metrics with Metric::of_heads. A value is null where the head has none.
+  /// Returns the metric's numbers for a head. Called for metrics with Metric::of_heads. A number is null if undefined.
   virtual Values of_head(std::int64_t /*layer*/, std::int64_t /*head*/) const { return {}; }
-  /// Returns the model's values, for Scope::model and Scope::triggers.
+  /// Returns the metric's numbers for the whole model. Called for metrics with Scope::model or Scope::triggers.
   virtual Values of_model() const { return {}; }
 };
 
-/// Selects the part of a model that a metric's figures describe.
+/// Selects whether a metric's numbers describe each layer or the whole model.
 enum class Scope {
   model,            ///< the whole model
   layers,           ///< each layer
-  layers_and_mean,  ///< each layer, and the whole model as Figure::over_layers says
+  layers_and_mean,  ///< each layer, and the whole model by combining the layers (Figure::over_layers)
   triggers,         ///< the whole model, only for tasks with trigger tokens; JSON key "backcopy"
 };
 
-/// Selects the layers that a metric covers. Its figures are null for other layers.
+/// Selects the layers for which a metric is defined. For other layers, its numbers are null.
 enum class MetricLayers {
   all,
   attention,
-  first_token,  ///< softmax attention layers in which every query sees the first token
+  first_token,  ///< softmax attention layers in which no window hides the first token from a query
   linear_attention,
 };
 
-/// Creates the accumulator of a metric for a model, in f32 or in f64.
+/// Holds the functions that create a metric's accumulator, for models with activations in f32 or in f64.
 struct SumsMaker {
   std::unique_ptr<Sums<float>> (*f32)(const models::DecoderConfig& config) = nullptr;
   std::unique_ptr<Sums<double>> (*f64)(const models::DecoderConfig& config) = nullptr;
@@ -137,7 +145,7 @@ struct Metric {
   Scope scope = Scope::layers_and_mean;
   MetricLayers layers = MetricLayers::all;
   Inputs inputs{};
-  bool of_heads = false;  ///< each layer figure also exists per query head (per value head in linear attention)
+  bool of_heads = false;  ///< whether the metric also has numbers for each query head (value head in linear attention)
   SumsMaker sums{};
   bool by_default = true;  ///< whether the metric is computed if the user names none; false for slow metrics
   /// Returns a line that is printed above the tables of `headgate eval`. A null pointer prints none.

@@ -79,7 +79,8 @@ MetricList those(const Which& which) {
   return out;
 }
 
-/// Returns the metric called `name`. If there is none, returns the first metric with a figure of that key, or null.
+/// Returns the metric called `name`. If there is none, returns the first metric that computes a number with this key.
+/// Returns null if there is none either.
 const Metric* find_metric(std::string_view name) {
   const auto called = [name](const Metric* metric) { return is_word(name, metric->name); };
   const auto prints = [name](const Metric* metric) {

@@ -10,10 +10,10 @@
 
 namespace headgate::metrics {
 
-/// Accumulates a result of type Figure, such as a sum, over tokens 0 to `tokens` − 1. Splits the tokens into ranges
-/// that run in parallel, each with a Figure of its own. Calls add(figure, n) for each token n of a range. Then joins
-/// the Figures in order with Figure::join. The ranges do not depend on the number of threads. The result is thus
-/// bitwise identical at any number of threads.
+/// Accumulates a result over tokens 0 to `tokens` − 1 in parallel. The template argument Figure is the type of the
+/// result, such as a sum. Splits the tokens into ranges, each with its own accumulator `figure`. Calls add(figure, n)
+/// for each token n of a range. Then joins the accumulators in order with Figure::join. The ranges do not depend on the
+/// number of threads. The result is thus bitwise identical at any number of threads.
 template <class Figure, class Add>
 Figure over_tokens(std::int64_t tokens, const ExecutionContext& context, const Add& add) {
   constexpr std::int64_t kRanges = 64;
@@ -29,8 +29,9 @@ Figure over_tokens(std::int64_t tokens, const ExecutionContext& context, const A
   return out;
 }
 
-/// Accumulates a result of type Figure over the residual stream after a layer, in parallel like over_tokens(). Calls
-/// add(figure, entry, position of the token, channel) for each entry.
+/// Accumulates a result of type Figure over the residual stream after a layer, in parallel as over_tokens() does. Calls
+/// add(figure, x, position, channel) for each number x of the stream. `position` is the token's position in its
+/// sequence.
 template <class Figure, typename T, class Add>
 Figure over_stream(const LayerSample<T>& sample, const Add& add) {
   const auto& x = sample.view.output;

@@ -26,8 +26,9 @@ using io::Json;
 constexpr std::size_t kMaxFile = std::size_t{1} << 20;
 constexpr std::string_view kRopeShare = row_of<kConfigKeys, &DecoderConfig::rope_fraction>().key;
 
-// Describes a key that is always written with the same value, because other programs expect it. The key is written in
-// front of the key `in_front_of` of kConfigKeys.
+// Describes a key without a field in DecoderConfig that is always written, because other programs expect it. `value` is
+// written unless write_as() later sets another value, as for torch_dtype. The key stands directly before the key
+// `in_front_of` of kConfigKeys.
 struct Constant {
   const char* key;
   Json value;
@@ -72,15 +73,16 @@ DecoderConfig without_rope_scaling(DecoderConfig config) {
   return config;
 }
 
-/// Refuses keys in a public family's config.json that only model_type headgate has: throws if such a key has a value,
-/// and removes it if it is null. Accepts keys that all families have, and Family::shared_keys.
+/// Refuses keys in a public family's config.json that only files with model_type headgate may have. Throws if such a
+/// key has a value, and removes the key if its value is null. Accepts keys that all families have, and
+/// Family::shared_keys.
 void refuse_own_keys(ConfigReader& in, const Family& family) {
   for_each_row(kConfigKeys, [&](const auto& row) {
     const bool common = row.presence == Presence::required || row.presence == Presence::always;
     const bool shared =
         std::find(family.shared_keys.begin(), family.shared_keys.end(), row.key) != family.shared_keys.end();
-    // partial_rotary_factor is checked elsewhere or refused. With RopeObject::flat, refuse_rope_share() checks it
-    // later. With by_layer_type, it is valid only inside rope_parameters, so it is refused here at the top level.
+    // partial_rotary_factor is a special case. With RopeObject::flat, it is accepted here, and refuse_rope_share()
+    // checks it later. With RopeObject::by_layer_type, it is valid only inside rope_parameters and refused here.
     const bool known = row.key == kRopeShare ? family.rope == RopeObject::flat : common || shared;
     if (known || in.take(row.key).is_null()) return;
     fail(in.path(), "{} is not a key of model_type {}; model_type {} has it", row.key, family.name, kHeadgate.name);

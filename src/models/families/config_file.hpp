@@ -23,12 +23,13 @@ namespace headgate::models {
 /// "headgate".
 std::string write_config(const DecoderConfig& config);
 
-/// Returns the public family that computes the same as file.config and stores gates in the layout file.layout. Returns
-/// kHeadgate, the library's own format, if there is none.
+/// Returns a public family, such as Qwen3, in whose format the model can be written: the family computes the same as
+/// file.config and stores gates in the layout file.layout. Returns kHeadgate, this library's own format, if no public
+/// family does.
 const Family& public_family(const FileConfig& file);
 
-/// Returns `config` with its public family and that family's gate layout: per_query_head for Qwen3.5, otherwise
-/// separate.
+/// Returns `config` together with the public family that computes the same, or kHeadgate if there is none. The gate
+/// layout is per_query_head for Qwen3.5, otherwise separate.
 FileConfig public_file(const DecoderConfig& config);
 
 /// Returns the text of config.json for public_family(file). Writes the key gate_layout if the gate's rows

@@ -23,16 +23,14 @@ namespace headgate::models {
 /// Selects the two features that RoPE rotates together: i and i + R/2 (halves), or 2i and 2i + 1 (neighbours).
 enum class RopePairs { halves, neighbours };
 
-/// Selects which features a family's GGUF files may have.
-///
-///   of_qwen3 | the features of Qwen3, which has no experts
-///   own      | other features too, which Family::finish_gguf reads
+/// Selects which features the models in a family's GGUF files may have:
+/// - of_qwen3: only those of Qwen3, which has no experts.
+/// - own: further features, which Family::finish_gguf reads.
 enum class Features { of_qwen3, own };
 
-/// Selects the layout of rope_parameters in config.json.
-///
-///   flat          | one object for all layers
-///   by_layer_type | an object for each type of layer
+/// Selects the layout of rope_parameters in config.json:
+/// - flat: one object for all layers.
+/// - by_layer_type: an object for each type of layer.
 enum class RopeObject { flat, by_layer_type };
 
 class GgufValues;
@@ -76,8 +74,8 @@ struct Family {
   bool has_other_parts = false;
   /// JSON object with the defaults that transformers gives to keys missing in config.json.
   std::string_view defaults = "{}";
-  /// Keys of kConfigKeys that this family's config.json uses with the same meaning, besides the keys that all families
-  /// have.
+  /// Further keys of kConfigKeys that have the same meaning in this family's config.json. Keys that all families have
+  /// are not listed.
   std::span<const std::string_view> shared_keys = {};
   RopeObject rope = RopeObject::flat;
   double rope_base = 1e4;  ///< base of RoPE if config.json has no rope_theta

@@ -37,8 +37,8 @@ bool locate_three(TensorLocation& out, const Parameter& parameter, const std::st
   return false;
 }
 
-/// Locates parameters of which files have another form: projections with separate tensors for q, k and v, and norms
-/// with other names.
+/// Locates parameters that OLMo-Hybrid's files store in another form than this library. Projections of linear attention
+/// and convolutions have separate tensors for q, k and v. Some norms have other names.
 bool locate_olmo_hybrid(TensorLocation& out, const Parameter& parameter, std::string_view rest,
                         const std::string& prefix, const FileConfig& file, const LayerConfig& layer,
                         const ShapeOf& shape_of) {
@@ -53,8 +53,8 @@ bool locate_olmo_hybrid(TensorLocation& out, const Parameter& parameter, std::st
   }
   if (rest == "linear_attn.conv1d.weight" && locate_three(out, parameter, prefix, shape_of)) return true;
   if (locate_convolution(out, parameter, rest, prefix + std::string(rest))) return true;
-  // Locates norms by their names in released checkpoints, which transformers writes too. Without a tensor of that name,
-  // the caller tries the names of transformers' modules.
+  // Locates norms by their names in released checkpoints, which are also the names that transformers writes. If the
+  // file has no tensor of such a name, returns false. The caller then tries the names of transformers' modules.
   const bool attention = layer.type != LayerType::linear_attention;
   struct Norm {
     std::string_view ours, theirs;

@@ -24,7 +24,7 @@ FusedRows fused_rows(GateLayout layout, const DecoderConfig& c) {
   const std::int64_t D = c.head_dim, F = gate_features(c), group = c.heads / c.kv_heads;
   FusedRows out;
   for (std::int64_t h = 0; h < c.heads; ++h) {
-    std::int64_t q = 0, gate = 0;  // first row of the head's q, and first row of its gate
+    std::int64_t q = 0, gate = 0;  // row indices at which the head's q begins and at which its gate begins
     switch (layout) {
       case GateLayout::separate:
         q = h * D;

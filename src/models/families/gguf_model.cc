@@ -58,8 +58,8 @@ constexpr std::array<TensorName, 17> kOtherLayerNames{
      {"mlp.shared_expert.gate_proj.weight", "ffn_gate_shexp.weight"},
      {"mlp.shared_expert.up_proj.weight", "ffn_up_shexp.weight"}}};
 
-/// Locates a layer's parameter that llama.cpp stores in another form than this library. Returns false for other
-/// parameters.
+/// Locates a layer's parameter that kLayerNames and kOtherLayerNames do not list. Most of these parameters have another
+/// form in llama.cpp's files than in this library. Returns false for parameters that are not handled here.
 bool stored_otherwise(TensorLocation& out, const Parameter& parameter, std::string_view rest, const std::string& block,
                       const DecoderConfig& config) {
   const Experts& e = config.experts;
@@ -148,11 +148,13 @@ struct ScalingParameters {
   double low, high;
   std::int64_t original_seq_len;
 };
-constexpr std::array<ScalingParameters, 2> kScalings{{{1.0, 4.0, 8192}, {1.0, 32.0, 131072}}};  // Llama 3, Step 3.5
+// Holds the parameters of Llama 3, then those of Step-3.5.
+constexpr std::array<ScalingParameters, 2> kScalings{{{1.0, 4.0, 8192}, {1.0, 32.0, 131072}}};
 
-/// Compares a file's divisors of RoPE's frequencies, `factors`, with the divisors of a scaling. `plain` and `scaled`
-/// are the frequencies without and with this scaling. Divisor i is then plain[i] / scaled[i], or 1 for i ≥
-/// plain.size(). Returns the index of the first difference, or factors.size() if there is none.
+/// Compares `factors`, a file's divisors of RoPE's frequencies, with the divisors that a scaling of RoPE gives. `plain`
+/// holds the frequencies without this scaling, `scaled` the frequencies with it. The scaling gives plain[i] / scaled[i]
+/// as divisor i, or 1 if i ≥ plain.size(). Returns the index of the first divisor that differs, or factors.size() if
+/// none differs.
 std::size_t first_other_factor(const std::vector<float>& factors, const std::vector<double>& plain,
                                const std::vector<double>& scaled) {
   constexpr double kRounding = 1e-5;  // largest relative rounding error of divisors stored in f32

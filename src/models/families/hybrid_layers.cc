@@ -37,7 +37,8 @@ void complete_qwen_hybrid(ConfigReader& in) {
   constexpr std::int64_t kInterval = 4;
   constexpr double kRopeShare = 0.25;
   complete_heads(in);
-  if (!in.has("partial_rotary_factor")) in.put("partial_rotary_factor", kRopeShare);  // an explicit null means 1
+  // If the file has the key with the value null, the default of kConfigKeys applies, which is 1.
+  if (!in.has("partial_rotary_factor")) in.put("partial_rotary_factor", kRopeShare);
   complete_layer_types(in, "full_attention_interval", kInterval, LayerType::linear_attention);
   for (const char* key : {"mrope_section", "mrope_interleaved", "mtp_num_hidden_layers", "mtp_use_dedicated_embeddings",
                           "mamba_ssm_dtype", "output_router_logits", "router_aux_loss_coef"}) {

@@ -29,7 +29,7 @@ void complete_layer_types(ConfigReader& in, const char* key, std::int64_t interv
 /// affect the decoder.
 void complete_qwen_hybrid(ConfigReader& in);
 
-/// Does what complete_qwen_hybrid does, for models with experts.
+/// Calls complete_qwen_hybrid(), for models with experts. Also sets the default that the shared expert has a gate.
 void complete_qwen_experts(ConfigReader& in);
 
 /// Sets the features that all of Qwen's models with linear attention have:
@@ -54,13 +54,12 @@ void leave_out_further_layers(GgufValues& in, DecoderConfig& config);
 /// multi-token-prediction (MTP) layers.
 void read_qwen_hybrid(GgufValues& in, DecoderConfig& config);
 
-/// Does what read_qwen_hybrid does, and reads the experts.
+/// Calls read_qwen_hybrid(), then reads the sizes of the experts.
 void read_qwen_experts(GgufValues& in, DecoderConfig& config);
 
-/// Order of value heads in a GGUF file.
-///
-///   grouped | all value heads of the first key head, then all of the second, and so on
-///   tiled   | the first value head of every key head, then the second of every key head, and so on
+/// Order of value heads in a GGUF file:
+/// - grouped: all value heads of the first key head, then all of the second, and so on.
+/// - tiled: the first value head of every key head, then the second of every key head, and so on.
 enum class ValueHeads { grouped, tiled };
 
 /// Corrects the locations of parameters that GGUF files of Qwen's models with linear attention store in another order

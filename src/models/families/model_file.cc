@@ -97,7 +97,7 @@ std::vector<std::string> files_of_model(const std::string& path) {
   for (const std::string& name : names) out.push_back(fmt::format("{}/{}", path, name));
   for (const auto& entry : io::directory_entries(path, error)) {
     const std::string name = entry.path().filename().string();
-    // Adds weights in other formats too, and shards and indices that the model does not use.
+    // Protects all weight files and indices in the directory, even those that the opened model does not read.
     const bool weights = name.ends_with(".safetensors") || name.ends_with(".bin") || name.ends_with(".gguf");
     if (weights || name.ends_with(".index.json")) out.push_back(fmt::format("{}/{}", path, name));
   }
@@ -310,20 +310,20 @@ namespace {
 struct WrittenTensor {
   std::string name;
   std::vector<std::int64_t> shape;
-  const float* parameter = nullptr;   ///< values, if the tensor is a single parameter; otherwise null
-  std::vector<float> fused;           ///< values, if the tensor combines several parameters
+  const float* parameter = nullptr;   ///< values of a tensor that is a single parameter; null for other tensors
+  std::vector<float> fused;           ///< values of a tensor that combines several parameters; empty for other tensors
   std::vector<std::uint16_t> narrow;  ///< values converted to f16 or bf16; empty for f32
 
   const float* values() const { return parameter != nullptr ? parameter : fused.data(); }
 };
 
-/// Each parameter is one tensor in every family that can be written.
+/// Returns the tensors of a file to be written, with their names and shapes. Combines parameters that share a tensor.
 std::vector<WrittenTensor> gather(const FileConfig& file, const float* parameters) {
   const ParameterTable table(file.config);
   std::vector<WrittenTensor> out;
   std::map<std::string, std::size_t> by_name;
   for (const Parameter& parameter : table.entries()) {
-    // Families that can be written store each parameter in one tensor.
+    // The location has exactly one piece, because families that can be written store no parameter in several tensors.
     const TensorPiece at = stored_in_directory(parameter, file, {}).pieces.front();
     const auto [place, first] = by_name.emplace(at.tensor, out.size());
     if (first) out.push_back({at.tensor, at.shape, nullptr, {}, {}});

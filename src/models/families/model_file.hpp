@@ -84,11 +84,12 @@ class ModelFile {
   /// during the call. Throws the errors of read().
   void read_each(const std::function<void(const Parameter&, const float*)>& at) const;
 
-  /// Returns whether to multiply by matrices in the mapped file instead of widening them to f32 first. True for a GGUF
-  /// file with a matrix that is not f32, and for a directory with MXFP4 blocks.
+  /// Returns whether matrices should be read in place from the mapped file, instead of being widened to f32 first. True
+  /// for a GGUF file with a matrix that is not f32, and for a directory with MXFP4 blocks.
   bool stores_narrow_matrices() const { return weights_->stores_narrow_matrices(); }
-  /// Calls matrix(parameter, location) for each matrix and vector(parameter, numbers) for each other parameter, in the
-  /// order of the table. A location refers to tensors of weights().
+  /// Calls one of two functions for each parameter, in the order of the parameter table:
+  /// - matrix(parameter, location) for a matrix; the location names tensors of weights().
+  /// - vector(parameter, numbers) for any other parameter.
   void read_in_place(const std::function<void(const Parameter&, TensorLocation)>& matrix,
                      const std::function<void(const Parameter&, const float*)>& vector) const;
   /// Returns the files that contain the tensors.

@@ -46,7 +46,8 @@ void write_tensors(const std::string& path, const ParameterTable& table, const s
 std::vector<std::vector<float>> read_tensors(const std::string& path, const ParameterTable& table,
                                              const std::vector<std::string>& suffixes, StoredAs stored) {
   const SafetensorsReader file(path);
-  std::vector<const TensorEntry*> wanted;  // for each suffix, all parameters in the order of the table
+  // The tensors of all parameters with the first suffix, in the order of the table, then those with the next suffix.
+  std::vector<const TensorEntry*> wanted;
   std::set<std::string_view> names;
   for (const std::string& suffix : suffixes) {
     for (const Parameter& parameter : table.entries()) {

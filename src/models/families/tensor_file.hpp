@@ -11,8 +11,8 @@
 
 namespace headgate::models {
 
-/// Values of all parameters in one flat buffer, such as a moment of AdamW. In the file, the tensor of parameter NAME is
-/// called NAME + suffix.
+/// Views a flat buffer with one value per parameter element, such as a moment of AdamW. The tensor of the parameter
+/// called NAME gets the name NAME + suffix in the file.
 struct FlatBuffer {
   std::string suffix;
   const float* values = nullptr;
@@ -21,10 +21,9 @@ struct FlatBuffer {
 /// Writes the tensors of all buffers to one file, completely or not at all. Throws io::FileError.
 void write_tensors(const std::string& path, const ParameterTable& table, const std::vector<FlatBuffer>& buffers);
 
-/// Selects the types that read_tensors() accepts.
-///
-///   f32       | only f32, as needed to continue training bitwise identically
-///   any_float | also f16 and bf16, which are widened
+/// Selects the element types that read_tensors() accepts:
+/// - f32: only f32, as needed to continue training bitwise identically.
+/// - any_float: f32, and also f16 and bf16, which are widened to f32.
 enum class StoredAs { f32, any_float };
 
 /// Returns a buffer of table.total() elements for each suffix of tensor names. Checks that all tensors exist before

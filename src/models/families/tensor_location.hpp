@@ -33,11 +33,12 @@ enum class StoredForm { plain, negative_exponential };
 /// Locates a parameter in a file: the concatenated rows of `pieces` are the parameter's rows.
 struct TensorLocation {
   std::vector<TensorPiece> pieces;
-  std::vector<std::int64_t> columns;  ///< column c of the parameter is column columns[c] of the tensor; empty: c
+  /// Order of columns: column c of the parameter is column columns[c] of the tensor. If empty, the order is the same.
+  std::vector<std::int64_t> columns;
   StoredForm form = StoredForm::plain;
   bool transposed = false;  ///< true if the tensor swaps the parameter's last two dimensions
 
-  /// Returns whether the parameter is one whole tensor of the file, in the same form.
+  /// Returns whether the file has the parameter as a tensor of its own, with unchanged rows, columns and values.
   bool is_whole_tensor() const {
     return pieces.size() == 1 && pieces.front().rows.empty() && pieces.front().count == 0 && columns.empty() &&
            form == StoredForm::plain && !transposed;

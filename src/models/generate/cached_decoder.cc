@@ -131,8 +131,8 @@ class MappedWeights {
   void check() const { files_->check_whole(); }
 
  private:
-  /// Stores a permutation of rows or columns and returns its address. An empty permutation means the order in the file.
-  /// Returns null for it.
+  /// Stores a permutation of rows or columns and returns its address. Returns null for an empty permutation, which
+  /// keeps the order of the file.
   const std::int64_t* store_order(std::vector<std::int64_t> order) {
     return order.empty() ? nullptr : orders_.emplace_back(std::move(order)).data();
   }
@@ -173,7 +173,7 @@ class MappedWeights {
   Block vectors_;
   std::size_t bytes_ = 0;
   std::deque<std::vector<std::int64_t>> orders_;  // permutations of rows and columns, to which matrices_ points
-  std::vector<layers::StoredMatrix> matrices_;    // in the order of the parameter table
+  std::vector<layers::StoredMatrix> matrices_;    // all matrices of the model, in the order of the parameter table
   std::vector<LayerWeights<const float, const layers::StoredBlocks>> layers_;
   OuterWeights<const float, const layers::StoredBlocks> outer_;
 };
@@ -264,7 +264,8 @@ struct CachedDecoder::State {
   std::int64_t reachable(std::int64_t length) const;
   void truncate(std::int64_t length);
 
-  /// Returns buffers for T new tokens per sequence: `last` if it has this size, otherwise new buffers stored in `last`.
+  /// Returns buffers for passes of T new tokens per sequence. Reuses the buffers in `last` if they have this size.
+  /// Otherwise replaces them by new buffers.
   template <typename A>
   PassBuffers<A>& buffers_for(std::optional<PassBuffers<A>>& last, std::int64_t T) {
     if (!last || last->sizes.N != options.batch * T) {
@@ -306,7 +307,8 @@ void CachedDecoder::State::append(View<float, 3> logits, View<const std::int32_t
   const std::int64_t most = std::max<std::int64_t>(1, kMostRows / B);
   for (std::int64_t t = 0; t < T; t += most) {
     const std::int64_t here = std::min(most, T - t);
-    // Requests logits for the tokens of this part that are among the last R of all T tokens.
+    // Selects the rows [first, end) of `logits` that belong to tokens of this part. The R rows are those of the last R
+    // tokens, so [first, end) is empty if none of these tokens is in the part.
     const std::int64_t first = std::max<std::int64_t>(0, t - (T - R)),
                        end = std::max<std::int64_t>(0, t + here - (T - R));
     append_part(logits.range(1, first, end - first), tokens.range(1, t, here));
@@ -374,8 +376,8 @@ struct CachedDecoder::StateOf : State {
     return weights.bytes() - (tied ? 0 : static_cast<std::size_t>(config.vocab) * row) +
            static_cast<std::size_t>(options.batch) * row - unread_expert_bytes();
   }
-  /// Returns how many bytes of expert weights the decoding of one token per sequence leaves unread. Assumes that all
-  /// sequences choose different experts, which gives the smallest number.
+  /// Returns how many bytes of expert weights stay unread when one token per sequence is decoded. The result is a lower
+  /// bound, because it assumes that all sequences choose different experts.
   std::size_t unread_expert_bytes() const {
     const Experts& experts = config.experts;
     if (experts.count == 0) return 0;

@@ -77,15 +77,17 @@ class CachedDecoder {
   /// Truncates each sequence to its first `length` tokens. The state is then bitwise the same as before the other
   /// tokens were appended. Throws Error unless `length` is in [0, length()] and reachable(length) == length.
   void truncate(std::int64_t length);
-  /// Returns the largest length ≤ `length` to which truncate() can go. 0 and the last CachedDecoderOptions::keep
-  /// lengths are always possible. Further lengths depend on the type of layer:
+  /// Returns the largest number of tokens, at most `length`, to which truncate() can shorten the sequences. It can
+  /// always shorten them to 0 tokens, and always drop up to CachedDecoderOptions::keep tokens. Which further lengths
+  /// are possible depends on the types of the model's layers:
   /// - full attention: all lengths
   /// - sliding window: lengths after which the next token sees only keys that are still cached
   /// - recurrent: the length before the last pass, and marked lengths
   std::int64_t reachable(std::int64_t length) const;
-  /// Marks the current length, so that truncate() can go back to it. Only the newest marks remain valid:
-  /// - recurrent layers: as many as the argument `most` ≥ 1, with one state each
-  /// - layers with a sliding window: one, with the keys and values appended since
+  /// Saves the current length as a mark, to which truncate() can go back. The number of newest marks that stay valid
+  /// depends on the layer:
+  /// - recurrent layers: `most` ≥ 1 marks; each mark stores one state
+  /// - layers with a sliding window: one mark; all keys and values after the mark are kept
   ///
   /// After std::bad_alloc, only some layers have the mark. Decoding can continue.
   void mark(std::int64_t most);

@@ -141,8 +141,8 @@ std::string Chat::marked(const std::string& text) const {
     if (!tokenizer_.special(tokens.ids[i])) continue;
     const tokenize::Span span = tokens.spans[i];
     const std::string spelling = tokenizer_.spelling(tokens.ids[i]);
-    const std::size_t at =
-        plain.find(spelling, span.begin);  // the token's span may include white space before its spelling
+    // Searches for the spelling, because the token's span may include white space before the spelling.
+    const std::size_t at = plain.find(spelling, span.begin);
     if (at == std::string::npos || at + spelling.size() > span.end) continue;
     out.append(plain, done, at - done);
     out.append(kBegin).append(spelling).append(kEnd);
@@ -151,8 +151,9 @@ std::string Chat::marked(const std::string& text) const {
   return out.append(plain, done, std::string::npos);
 }
 
-/// Encodes a rendered text and removes the marks in it. A special token between kBegin and kEnd is encoded as plain
-/// text. A mark without its partner separates the texts before and after it, which are encoded on their own.
+/// Encodes a rendered text and removes the marks kBegin and kEnd from it. If a special token stands between kBegin and
+/// kEnd, encodes the token's spelling as plain text. Any other mark splits the text: the texts before and after the
+/// mark are encoded separately.
 Chat::Written Chat::encoded(std::string_view rest) const {
   Written out;
   for (;;) {
@@ -173,7 +174,7 @@ void Chat::append_part(Written& out, std::string_view part, bool as_text) const 
   if (part.empty()) return;
   const tokenize::EncodeOptions options{.add_special = false, .special_as_text = as_text, .spans = true};
   const std::size_t begin = out.text.size();
-  std::size_t left = 0;  // number of leading tokens that encode an added newline
+  std::size_t left = 0;  // number of tokens at the start of `tokens` to drop, which encode the added newline
   tokenize::Encoding tokens;
   if (begin > 0) {
     // Encodes the part with a newline before it, then drops the newline's tokens. Some tokenizers insert a space at the

@@ -32,7 +32,8 @@ struct ChatOptions {
   /// Whether special tokens that occur in system and user messages are encoded as plain text. If false, they are
   /// encoded as special tokens, as in transformers without sanitize_control_tokens.
   bool special_as_text = true;
-  std::optional<std::time_t> now{};  ///< current time for templates that output it; if empty, the time of the call
+  /// Time that the template prints as the current time. If empty, the time at which the conversation is rendered.
+  std::optional<std::time_t> now{};
 };
 
 class Chat {

@@ -17,9 +17,12 @@ Conversation::Conversation(models::CachedDecoder& decoder, const tokenize::Token
   now_.messages = beginning_;
 }
 
-/// Returns the tokens of a rendered conversation. Keeps the tokens of earlier answers as the model chose them, in
-/// now_.ids. This requires that the rendered text begins with now_.text, and that a token begins right after it.
-/// Otherwise returns written.tokens.ids.
+/// Returns the tokens of a rendered conversation. If possible, the result begins with now_.ids, in which earlier
+/// answers consist of the tokens that the model chose. This requires two things:
+/// - The rendered text begins with now_.text.
+/// - A token of the rendered text begins right after now_.text.
+///
+/// Otherwise returns written.tokens.ids, in which earlier answers are tokenized anew.
 std::vector<std::int32_t> Conversation::with_chosen_answers(const Chat::Written& written) const {
   const std::vector<tokenize::Span>& spans = written.tokens.spans;
   const auto next = std::find_if(spans.begin(), spans.end(),
@@ -31,7 +34,8 @@ std::vector<std::int32_t> Conversation::with_chosen_answers(const Chat::Written&
   return out;
 }
 
-/// Truncates the decoder to the largest possible length that is at most `tokens`.
+/// Truncates the decoder to its first `tokens` tokens, or to fewer if its layers cannot go back to that length. Does
+/// nothing if the decoder has no more than `tokens` tokens.
 void Conversation::truncate_decoder(std::size_t tokens) {
   if (tokens >= static_cast<std::size_t>(decoder_.length())) return;
   decoder_.truncate(decoder_.reachable(static_cast<std::int64_t>(tokens)));

@@ -26,8 +26,8 @@ class Conversation {
   /// generate() and Chat::write(). The question is then not added.
   Generated ask(const std::string& question, const GenerateHooks& hooks);
   /// Removes the last turn: its question and its answer. Returns false if there is no turn. The next question uses the
-  /// seed of the removed turn. If possible, the decoder goes back to the beginning of the turn, and then processes only
-  /// the next question. The number of turns that it can go back depends on the model's layers:
+  /// seed of the removed turn. If possible, the decoder is truncated to the beginning of the turn, and keeps its state
+  /// for the earlier turns. The number of turns for which repeated undo() can do this depends on the model's layers:
   /// - full attention: any number
   /// - recurrent layers: kMarks
   /// - layers with a sliding window: 1
@@ -49,7 +49,8 @@ class Conversation {
   const tokenize::Tokenizer& tokenizer() const { return tokenizer_; }
 
  private:
-  static constexpr std::int64_t kMarks = 4;  ///< number of marks to keep; each needs one state per recurrent layer
+  /// Number of lengths that the decoder keeps marked (CachedDecoder::mark). A mark takes one state per recurrent layer.
+  static constexpr std::int64_t kMarks = 4;
 
   std::vector<std::int32_t> with_chosen_answers(const Chat::Written& written) const;
   void truncate_decoder(std::size_t tokens);
@@ -67,7 +68,8 @@ class Conversation {
     std::size_t decoder_length = 0;  ///< number of tokens in the decoder before the next question
   };
 
-  /// Restores the conversation `before`. The decoder keeps the tokens that both conversations share.
+  /// Replaces the conversation by its earlier state `before`. The decoder keeps the leading tokens that the current
+  /// conversation and `before` have in common.
   void restore(State before);
 
   std::vector<Message> beginning_;  ///< the system message; empty without one

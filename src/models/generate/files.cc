@@ -118,7 +118,8 @@ void set_special_token(GenerationFiles& out, const std::string& name, const std:
   out.special_tokens.emplace_back(name, spelling);
 }
 
-/// Adds the special tokens whose keys end with `suffix`. Leaves out the keys in kRoles.
+/// Adds the special tokens of `json` whose keys end with `suffix`. Omits keys that are names in kRoles, such as
+/// bos_token.
 void add_other_tokens(GenerationFiles& out, const io::Json& json, std::string_view suffix) {
   for (const auto& item : json.items()) {
     const bool role =
@@ -128,8 +129,9 @@ void add_other_tokens(GenerationFiles& out, const io::Json& json, std::string_vi
   }
 }
 
-/// Adds special tokens, and replaces tokens of the same name. Reads these keys:
-/// - the names in kRoles
+/// Adds the special tokens of a tokenizer's JSON file. A token replaces an earlier one of the same name. Reads these
+/// keys:
+/// - the names in kRoles, such as bos_token
 /// - other keys that end with "_token"
 /// - the members of extra_special_tokens and model_specific_special_tokens
 void add_special_tokens(GenerationFiles& out, const std::string& path, const io::Json& json) {

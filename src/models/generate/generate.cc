@@ -52,7 +52,8 @@ class SpeculativeDecoder {
         drafts_(drafts),
         memory_(static_cast<std::size_t>((drafts + 1) * decoder.config().vocab)) {}
 
-  /// Returns the logits (1,V) for the next choice. Before the first choice, the caller writes the prompt's logits here.
+  /// Returns the logits (1,V) from which the next token is chosen. For the first token, the caller writes the logits
+  /// that follow the prompt into this view.
   View<float, 2> logits() { return rows().range(0, row_, 1); }
 
   /// Returns whether the next guess equals the chosen token `id`.
@@ -73,7 +74,7 @@ class SpeculativeDecoder {
     const auto tokens = std::ssize(pass_);
     decoder_.append_all(rows().range(0, 0, tokens).split(0, 1, tokens), {pass_.data(), {1, tokens}});
   }
-  /// Removes the guesses that were not accepted from the decoder.
+  /// Truncates the decoder, so that it no longer contains the guesses of the last pass that were not accepted.
   void drop_rejected_guesses() {
     decoder_.truncate(decoder_.length() - std::max<std::int64_t>(std::ssize(pass_) - row_ - 1, 0));
     pass_.clear();

@@ -30,15 +30,14 @@ struct GenerateOptions {
   Sampling sampling{};
   std::int64_t max_tokens = 256;        ///< maximum number of tokens to generate, at least 1
   std::vector<std::int32_t> end_ids{};  ///< ids that end the text when the model chooses them
-  /// Texts at which generation stops. None may be empty. GenerateHooks::text does not receive a stop text or bytes
-  /// after it. It receives bytes that may begin a stop text later, once it is certain that they do not.
+  /// Texts at which generation stops. None may be empty. GenerateHooks::text receives neither the stop text nor bytes
+  /// after it. Bytes that may be the start of a stop text are held back until it is certain that they are not.
   std::vector<std::string> stop_texts{};
   /// Maximum number of tokens to guess after each chosen token (DraftTokens). One pass over the weights checks all
   /// guesses.
   /// - Guesses do not change the chosen tokens, apart from effects of rounding.
-  /// - A pass has at most CachedDecoder::most_unrounded() tokens, so that it is computed in f32. The number of guesses
-  ///   is
-  ///   reduced accordingly.
+  /// - A pass has at most CachedDecoder::most_unrounded() tokens, so that it is computed in f32. This can reduce the
+  ///   number of guesses.
   /// - For decoders with recurrent layers or sliding windows, the limit is CachedDecoderOptions::keep.
   std::int64_t drafts = 0;
 };
@@ -59,7 +58,7 @@ struct Generated {
   std::int64_t prompt_tokens = 0;  ///< number of processed prompt tokens
   double prompt_seconds = 0.0;
   std::int64_t steps = 0;                       ///< number of chosen tokens that the decoder processed
-  std::int64_t guessed = 0, guessed_right = 0;  ///< number of guessed tokens, and how many of them were right
+  std::int64_t guessed = 0, guessed_right = 0;  ///< number of guessed tokens, and number of correct guesses
   double step_seconds = 0.0;
   double step_bytes = 0.0;  ///< bytes of weights, keys and values that all passes after the prompt read
 };

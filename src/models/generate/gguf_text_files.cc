@@ -52,7 +52,8 @@ GgufTextFiles gguf_text_files(const std::string& path, const models::ModelFile& 
   GgufTextFiles out;
   try {
     const tokenize::GgufVocabulary vocabulary = tokenize::read_gguf_vocabulary(*model.gguf());
-    std::string config = tokenizer_config(model, generation);  // called first, because it can throw
+    // Calls tokenizer_config() before any file is added, because it can throw.
+    std::string config = tokenizer_config(model, generation);
     out.files.push_back({"tokenizer.json", tokenize::gguf_tokenizer_json(path, vocabulary)});
     out.files.push_back({"tokenizer_config.json", std::move(config)});
   } catch (const io::FileError& error) {
