@@ -11,7 +11,7 @@ namespace headgate::generate {
 /// Holds the files of a Hugging Face directory that contain the tokenizer and generation settings of a GGUF file.
 struct GgufTextFiles {
   std::vector<models::TextFile> files;
-  std::string no_tokenizer;  ///< why tokenizer.json and tokenizer_config.json are missing; empty if they exist
+  std::string no_tokenizer;  ///< reason why tokenizer.json and tokenizer_config.json are missing; empty if they exist
 };
 
 /// Converts the tokenizer and generation settings of a GGUF file, which was opened as `model` from `path`. Throws

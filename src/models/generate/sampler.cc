@@ -18,7 +18,7 @@ std::int32_t most_likely(std::span<const float> logits) {
   for (std::size_t id = 0; id < logits.size(); ++id) {
     const float logit = logits[id];
     require(std::isfinite(logit), "the logit of token {} is {}: the model gives numbers that are not finite", id,
-            std::isnan(logit) ? std::abs(logit) : logit);  // drops the sign of NaN, which has no meaning
+            std::isnan(logit) ? std::abs(logit) : logit);  // shows NaN without its sign, which has no meaning
     if (logit > logits[best]) best = id;
   }
   return static_cast<std::int32_t>(best);
@@ -35,8 +35,8 @@ void check_sampling(const Sampling& s) {
 
 Sampler::Sampler(const Sampling& sampling) : sampling_(sampling), random_(sampling.seed) { check_sampling(sampling); }
 
-/// Partially sorts kept_[from, end) by descending likelihood, so that the most likely tokens are in kept_[from, to) in
-/// order. Equally likely tokens are sorted by id, so that the order depends only on the logits.
+/// Moves the most likely tokens of kept_[from, end) to kept_[from, to), sorted by descending likelihood. Equally likely
+/// tokens are sorted by id, so the order depends only on the logits.
 void Sampler::sort_most_likely(std::span<const float> logits, std::size_t from, std::size_t to) {
   const auto more_likely = [logits](std::int32_t a, std::int32_t b) {
     const float x = logits[static_cast<std::size_t>(a)], y = logits[static_cast<std::size_t>(b)];
@@ -48,7 +48,8 @@ void Sampler::sort_most_likely(std::span<const float> logits, std::size_t from, 
 }
 
 double Sampler::keep_nucleus(std::span<const float> logits, double total) {
-  // Number of tokens to sort at first, since few tokens usually hold most of the probability.
+  // Number of tokens in the first sort. Sorting more is rarely necessary, because few tokens usually hold most of the
+  // probability.
   constexpr std::size_t kFirst = 64;
   std::size_t sorted = 0;
   double sum = 0.0;
@@ -89,7 +90,7 @@ std::int32_t Sampler::next(std::span<const float> logits) {
   std::int32_t chosen = best;
   for (const std::int32_t id : kept_) {
     const double weight = weights_[static_cast<std::size_t>(id)];
-    if (weight > 0.0) chosen = id;  // if rounding prevents `left` < 0, the last token with a weight above 0 is chosen
+    if (weight > 0.0) chosen = id;  // keeps a valid token in case rounding leaves `left` ≥ 0 at the end
     left -= weight;
     if (left < 0.0) break;
   }

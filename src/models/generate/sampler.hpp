@@ -16,7 +16,8 @@ struct Sampling {
   /// Draws tokens with the probabilities softmax(l / temperature). 0 chooses the largest logit without drawing, and the
   /// smallest id among equal logits.
   double temperature = 0.0;
-  /// Keeps the k most likely tokens. Of equally likely tokens, keeps those with smaller ids. 0 keeps all tokens.
+  /// Keeps the `top_k` most likely tokens. Of equally likely tokens, keeps those with the smallest ids. 0 keeps all
+  /// tokens.
   std::int64_t top_k = 0;
   /// Keeps the most likely of the remaining tokens until their probabilities add up to top_p. 1 keeps all tokens.
   double top_p = 1.0;

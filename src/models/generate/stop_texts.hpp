@@ -16,8 +16,8 @@ class StopTexts {
   /// `texts` must not contain an empty text.
   explicit StopTexts(std::vector<std::string> texts) : texts_(std::move(texts)) {}
 
-  /// Adds the next bytes. Returns the bytes that certainly precede any stop text, including bytes that were withheld
-  /// before. Must not be called once found() is true.
+  /// Adds the next bytes of the stream. Returns all bytes, new or withheld before, that certainly precede any stop
+  /// text. Must not be called once found() is true.
   std::string pass(std::string_view bytes);
   /// Returns whether the stream contains a stop text.
   bool found() const { return found_; }

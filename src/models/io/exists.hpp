@@ -11,9 +11,9 @@
 
 namespace headgate::io {
 
-/// Returns whether a path exists, without following a symbolic link at its end. An optional file whose link leads to
-/// nothing thus counts as present, and opening it reports the error. Throws FileError if the check fails, for example
-/// without permission.
+/// Returns whether a path exists. Does not follow a symbolic link at its end. An optional file whose link leads to
+/// nothing thus counts as present, and opening the file reports the error. Throws FileError if the check fails, for
+/// example without permission.
 inline bool exists(const std::string& path) {
   struct stat facts {};
   if (::lstat(path.c_str(), &facts) == 0) return true;

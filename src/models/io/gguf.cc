@@ -38,7 +38,7 @@ constexpr std::string_view kAlignment = "general.alignment";
 
 struct TypeRow {
   std::string_view name;
-  std::size_t bytes;  ///< size of a value in bytes; 0 for types whose values contain their own size
+  std::size_t bytes;  ///< size of a value in bytes; 0 for types with values of varying size
 };
 constexpr std::array<TypeRow, 13> kTypes{{{"u8", 1},
                                           {"i8", 1},
@@ -116,8 +116,8 @@ class GgufHeader {
   }
 
  private:
-  // Minimum sizes of header entries in bytes. A value has at least a length (8), a type (4) and a byte of data. A
-  // tensor has at least a length (8), a count (4), a format (4) and an offset (8).
+  // Minimum sizes of header entries in bytes. A value has at least the length of its key (8), a type (4) and one byte
+  // of data. A tensor has at least the length of its name (8), a count (4), a format (4) and an offset (8).
   static constexpr std::size_t kLeastValue = 8 + 4 + 1;
   static constexpr std::size_t kLeastTensor = 8 + 4 + 4 + 8;
 

@@ -12,12 +12,12 @@
 #include "models/io/gguf_formats.hpp"
 #include "models/io/mapped_file.hpp"
 
-// Reads the GGUF format of llama.cpp, versions 2 and 3, little-endian:
-//
-//   header      | u32 "GGUF", u32 version, u64 number of tensors, u64 number of values
-//   each value  | string key, u32 type, value
-//   each tensor | string name, u32 number of dimensions, u64 per dimension (innermost first), u32 format, u64 offset
-//   data        | the tensors
+// Reads the GGUF format of llama.cpp, versions 2 and 3, little-endian. A file consists of:
+// - The header: u32 "GGUF", u32 version, u64 number of tensors, u64 number of values.
+// - For each value: string key, u32 type, value.
+// - For each tensor: string name, u32 number of dimensions, u64 per dimension (innermost first), u32 format, u64
+//   offset.
+// - The data of the tensors.
 //
 // The data begins at the next multiple of the alignment. Offsets count from there. A string is a u64 number of bytes,
 // followed by the bytes. A list is a u32 type, a u64 count and the elements. The reader checks all sizes and offsets
@@ -36,7 +36,7 @@ std::string_view gguf_type_name(GgufType type);
 /// Describes a value of the header. The bytes of the value stay in the mapped file.
 struct GgufValue {
   GgufType type = GgufType::u8;
-  /// Element type of a list, which is never `list` itself; for other types, equal to `type`.
+  /// Type of the elements of a list; lists do not nest. For a value that is not a list, equal to `type`.
   GgufType of = GgufType::u8;
   std::uint64_t count = 1;             ///< number of elements of a list; 1 for other types
   const std::uint8_t* data = nullptr;  ///< first byte of the value, or of the first element of a list
@@ -74,10 +74,10 @@ class GgufFile {
   const std::map<std::string, GgufValue, std::less<>>& values() const { return values_; }
   bool has(std::string_view key) const { return values_.contains(key); }
 
-  // Each of these functions returns the value of a key. They throw FileError if the key is missing or its value has
-  // another type. integer() accepts every integer type, and number() accepts f32 and f64.
+  // Each of these functions returns the value of a key. The functions throw FileError if the key is missing or its
+  // value has another type. integer() accepts every integer type, and number() accepts f32 and f64.
   std::int64_t integer(std::string_view key) const;
-  double number(std::string_view key) const;  ///< also accepts an integer
+  double number(std::string_view key) const;  ///< accepts integers too
   bool boolean(std::string_view key) const;
   std::string string(std::string_view key) const;
   std::vector<std::string> strings(std::string_view key) const;
@@ -88,7 +88,7 @@ class GgufFile {
   /// Converts a tensor to f32 and writes it to out(tensor.numel()). Throws FileError if an element is not finite. Also
   /// throws if the format is unsupported, with a message that lists the supported formats.
   void read_f32(const GgufTensor& tensor, float* out) const;
-  /// Throws FileError in the same cases as read_f32(), but does not store the converted tensor.
+  /// Checks a tensor without storing its numbers. Throws FileError in the same cases as read_f32().
   void check_numbers(const GgufTensor& tensor) const;
   /// Throws FileError if a file has become shorter. Call it before you read tensors through their pointers.
   void check_whole() const {

@@ -52,7 +52,7 @@ void widen_q4_0(float* out, const std::uint8_t* block) {
 }
 
 /// Converts a block of Q4_1: element = d · q + m, with the scale d and the minimum m. Rounds the product before the
-/// addition. All formats below do the same.
+/// addition, as all functions below do.
 void widen_q4_1(float* out, const std::uint8_t* block) {
   const float d = half(block), m = half(block + 2);
   for (int i = 0; i < kSmall; ++i) {
@@ -96,8 +96,8 @@ struct GroupScales {
 };
 
 /// Converts a block of Q4_K or Q5_K: element = d · scale · q − dmin · least. Each group of 32 elements has its own
-/// factors `scale` and `least`. q has 4 bits in Q4_K and 5 bits in Q5_K. Bit g of fifth[i] is the fifth bit of element
-/// i of group g. `fifth` is null for Q4_K.
+/// factors `scale` and `least`. q has 4 bits in Q4_K and 5 bits in Q5_K. `low` holds the low 4 bits of each q. In Q5_K,
+/// bit g of fifth[i] is the fifth bit of element i of group g. In Q4_K, `fifth` is null.
 void widen_groups(float* out, const std::uint8_t* block, const std::uint8_t* fifth, const std::uint8_t* low) {
   const float d = half(block), dmin = half(block + 2);
   const GroupScales groups(block + 4);
@@ -116,13 +116,13 @@ void widen_groups(float* out, const std::uint8_t* block, const std::uint8_t* fif
 void widen_q4_k(float* out, const std::uint8_t* block) { widen_groups(out, block, nullptr, block + 16); }
 void widen_q5_k(float* out, const std::uint8_t* block) { widen_groups(out, block, block + 16, block + 48); }
 
-/// Converts a block of Q6_K: element = d · scale · (q − 32). Each group of 16 elements has its own 8-bit `scale`. ql
-/// holds the low four bits of each q, and qh the high two.
+/// Converts a block of Q6_K: element = d · scale · (q − 32). Each group of 16 elements has its own 8-bit `scale`. q has
+/// 6 bits: ql holds the low four, and qh the high two.
 void widen_q6_k(float* out, const std::uint8_t* block) {
   const std::uint8_t *ql = block, *qh = block + 128, *scales = block + 192;
   const float d = half(block + 208);
   for (int i = 0; i < kSuper; ++i) {
-    const int part = i / 128, within = i % 128;  // each half of 128 elements takes 64 bytes of ql and 32 bytes of qh
+    const int part = i / 128, within = i % 128;  // each half of a block has 64 bytes of ql and 32 of qh
     const int low = ql[part * 64 + within % 64] >> (within / 64 * 4) & 0x0F;
     const int high = qh[part * 32 + within % 32] >> (within / 32 * 2) & 0x03;
     const float step = d * static_cast<float>(static_cast<std::int8_t>(scales[i / 16]));
@@ -133,8 +133,8 @@ void widen_q6_k(float* out, const std::uint8_t* block) {
 bool is_finite_f32(const std::uint8_t* block) { return std::isfinite(load<float>(block)); }
 bool is_finite_bf16(const std::uint8_t* block) { return std::isfinite(to_f32(load<BFloat16>(block))); }
 
-/// Returns whether the f16 numbers of a block are finite. kAt are their byte offsets. In infinity and NaN, all bits of
-/// the exponent are set.
+/// Returns whether all f16 numbers of a block are finite. kAt are the byte offsets of these numbers. An f16 number is
+/// infinite or NaN if all bits of its exponent are set.
 template <std::size_t... kAt>
 bool has_finite_half(const std::uint8_t* block) {
   constexpr std::uint16_t kExponent = 0x7C00;

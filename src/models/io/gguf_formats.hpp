@@ -17,11 +17,11 @@ struct GgufFormat {
   std::uint32_t id;       ///< id of the format in files
   std::int64_t numbers;   ///< number of elements per block; each row of a tensor consists of whole blocks
   std::size_t bytes;      ///< size of a block in bytes
-  /// Converts one block(bytes) to out(numbers). Null if the library cannot read the format.
+  /// Converts one block, of `bytes` bytes, to `numbers` elements in `out`. Null if the library cannot read the format.
   void (*widen)(float* out, const std::uint8_t* block);
-  /// Returns the index of the first block with an element that is infinite or NaN. Returns `count`, the number of
-  /// blocks, if there is none. In formats with 16-bit scales, it reads only the scales, because only they can be
-  /// infinite or NaN. Null if `widen` is null.
+  /// Returns the index of the first block with an infinite element or NaN, or `count`, the number of blocks, if there
+  /// is none. In formats with 16-bit scales, reads only the scales, because only a scale can be infinite or NaN. Null
+  /// if `widen` is null.
   std::int64_t (*find_not_finite)(const std::uint8_t* blocks, std::int64_t count);
 };
 

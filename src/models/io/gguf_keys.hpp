@@ -13,8 +13,8 @@
 namespace headgate::io {
 
 struct HarmlessGgufKey {
-  std::string_view key;  ///< the prefix "ARCH." stands for the architecture; a final "*" stands for any text
-  std::string_view of;   ///< architecture or tokenizer model to which the row applies; empty for all
+  std::string_view key;  ///< a prefix "ARCH." stands for the architecture, a final "*" for any text
+  std::string_view of;   ///< architecture or tokenizer model that the key belongs to; empty for all
   std::string_view why;
 };
 
@@ -60,8 +60,8 @@ inline constexpr std::array<HarmlessGgufKey, 39> kHarmlessGgufKeys{{
     {"tokenizer.ggml.pre", "llama", "a text is one word"},
 }};
 
-/// Returns whether a reader may ignore a key. `kind` is the file's architecture, or its tokenizer model for keys of the
-/// tokenizer.
+/// Returns whether a reader may ignore a key. `kind` is the file's architecture. For keys of the tokenizer, `kind` is
+/// the tokenizer model.
 inline bool is_harmless_gguf_key(std::string_view key, std::string_view kind) {
   constexpr std::string_view kArchitecture = "ARCH.";
   return std::any_of(kHarmlessGgufKeys.begin(), kHarmlessGgufKeys.end(), [&](const HarmlessGgufKey& row) {

@@ -71,9 +71,10 @@ std::string forbidden_directory(const std::string& path) {
   }
 }
 
-/// Looks for the model that `path` names in the Hub's cache. Returns where it is stored. `reason` is the errno of a
+/// Looks in the Hub's cache for the model that `path` names, and returns where it is stored. `reason` is the errno of a
 /// failed stat() of `path`. Returns nullopt in these cases:
 /// - The cache does not have the model.
+/// - `path` is not the name of a model on the Hub.
 /// - `reason` is not ENOENT, so that something may exist at `path`.
 /// - `path` is a symbolic link that leads to nothing.
 std::optional<std::string> in_cache(const std::string& path, int reason) {

@@ -20,7 +20,7 @@ namespace headgate::io {
 /// model.
 std::string given_path(const std::string& path);
 
-/// Returns given_path(path). If given_path() throws, returns `path`.
+/// Returns given_path(path), or `path` itself if given_path() throws.
 std::string given_path_or_same(const std::string& path);
 
 }  // namespace headgate::io

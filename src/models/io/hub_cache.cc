@@ -79,7 +79,8 @@ bool is_directory(const std::string& path) {
   return fs::is_directory(path, error);
 }
 
-/// Reads the name of a snapshot from the file `ref` in refs/.
+/// Reads the name of a snapshot from `ref`, the path of a file in refs/. Throws FileError if the text is not such a
+/// name.
 std::string name_in(const std::string& ref) {
   constexpr std::size_t kMostOfName = 4096;
   std::string name = read_text(ref, kMostOfName);

@@ -38,7 +38,7 @@ void read_all(const std::string& path, void* to, std::size_t bytes, const Take& 
   }
 }
 
-/// Returns `text` with every byte that is not plain written as \xNN. `plain` tells whether a byte is plain.
+/// Returns `text` with some bytes written as \xNN: those for which plain(byte) is false.
 template <class Plain>
 std::string escaped(std::string_view text, const Plain& plain) {
   std::string out;

@@ -11,9 +11,9 @@
 namespace headgate::io {
 namespace {
 
-/// Checks JSON before Json::parse() reads it. Throws FileError for duplicate keys and for brackets that are nested too
-/// deeply. Stops at a syntax error, which Json::parse() then reports. A callback of Json::parse() would be slower:
-/// after each inner object, Json::parse() visits all members of the outer object again.
+/// Checks JSON before Json::parse() reads it. Throws FileError for duplicate keys, and for brackets that are nested too
+/// deeply. Stops at a syntax error, because Json::parse() then reports the error. A callback of Json::parse() would be
+/// slower: after each inner object, Json::parse() visits all members of the outer object again.
 class StructureCheck : public Json::json_sax_t {
  public:
   StructureCheck(const std::string& path, int max_depth) : path_(path), max_depth_(max_depth) {}

@@ -6,7 +6,7 @@ namespace headgate::io {
 namespace fs = std::filesystem;
 
 fs::path follow_links(const fs::path& path, std::error_code& error) {
-  constexpr int kMostLinks = 40;  // the same limit as in Linux
+  constexpr int kMostLinks = 40;  // Linux has the same limit
   error.clear();
   fs::path target = path;
   std::error_code absent;
@@ -17,7 +17,7 @@ fs::path follow_links(const fs::path& path, std::error_code& error) {
     }
     const fs::path next = fs::read_symlink(target, error);
     if (error) return path;
-    target = target.parent_path() / next;  // for an absolute `next`, operator/ returns `next` alone
+    target = target.parent_path() / next;  // operator/ returns `next` alone if `next` is absolute
   }
   if (target == path) return path;
   fs::path canonical = fs::weakly_canonical(target, error);

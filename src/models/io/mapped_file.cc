@@ -18,8 +18,8 @@
 namespace headgate::io {
 
 /// Describes where a file is mapped. All regions form a list, which a signal handler in any thread may read at any
-/// time. Regions are therefore never freed, only reused. The handler reads `path` only in the region that its own
-/// thread was accessing. The file of this region is still mapped, so its path does not change.
+/// time. Regions are therefore reused, but never freed. The handler reads `path` only in the region that its thread was
+/// accessing. That region's file is still mapped, so its path does not change.
 struct MappedRegion {
   std::atomic<const std::uint8_t*> begin{nullptr};  ///< null if no file is mapped
   std::size_t bytes = 0;
@@ -35,7 +35,7 @@ static_assert(std::atomic<MappedRegion*>::is_always_lock_free);
 std::mutex g_free_mutex;
 MappedRegion* g_free = nullptr;  // list of regions without a mapped file
 
-/// Returns a region with `path` and `bytes` set, and without a mapped file. Reuses a free region if possible.
+/// Returns a region with `path` and `bytes` set, but with `begin` still null. Reuses a free region if possible.
 MappedRegion* take_region(const std::string& path, std::size_t bytes) {
   std::string shown = shown_path(path);
   const std::lock_guard lock(g_free_mutex);

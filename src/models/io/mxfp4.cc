@@ -13,7 +13,7 @@ float number(std::uint8_t code, std::uint8_t scale) {
   return std::bit_cast<float>(mxfp4_half_scale_bits(scale)) * static_cast<float>(kMxfp4Doubled[code]);
 }
 
-/// Largest scale for which all codes have finite f32 values: 6 · 2^(252 − 127) < 2^128.
+/// Largest scale with which all codes have finite f32 values. The largest code is 6, and 6 · 2^(252 − 127) < 2^128.
 constexpr std::uint8_t kSafeScale = 252;
 
 bool is_finite(const std::array<float, kMxfp4Numbers>& numbers) {

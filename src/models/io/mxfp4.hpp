@@ -6,26 +6,26 @@
 
 #include "models/io/gguf_formats.hpp"
 
-// Defines the format MXFP4. A block has 32 numbers of 4 bits (E2M1), which share a scale of 8 bits (E8M0), a power of
-// two. The numbers of a block take 16 bytes:
-//
-//   file format          | place of the scale | low nibble of byte i | high nibble of byte i
-//   GGUF, tensor type 39 | before the bytes   | number i             | number 16 + i
-//   Hugging Face         | another tensor     | number 2i            | number 2i + 1
+// Defines the format MXFP4. A block has 32 numbers of 4 bits (E2M1), stored in 16 bytes. They share a scale of 8 bits
+// (E8M0), a power of two. Two file formats order them differently:
+// - GGUF, tensor type 39: the scale precedes the 16 bytes. Byte i holds number i (low nibble) and number 16 + i (high
+//   nibble).
+// - Hugging Face: the scales are in another tensor. Byte i holds number 2i (low nibble) and number 2i + 1 (high
+//   nibble).
 
 namespace headgate::io {
 
 inline constexpr std::int64_t kMxfp4Numbers = 32;    ///< numbers per block
 inline constexpr std::int64_t kMxfp4CodeBytes = 16;  ///< bytes per block, not counting the scale
 
-/// Id of the format whose scales are in a separate tensor. Used only inside this library, not in files.
+/// Id of MXFP4 with scales in a separate tensor. This library uses the id only in memory, not in files.
 inline constexpr std::uint32_t kMxfp4ApartId = std::numeric_limits<std::uint32_t>::max();
 
-/// Twice the value of each 4-bit code. Doubling makes all values integers.
+/// Doubled value of each 4-bit code. Doubling makes all values integers.
 inline constexpr std::int8_t kMxfp4Doubled[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
-/// Returns the bits of the f32 number 2^(scale − 128), half of the scale. Values are stored doubled, so this factor
-/// cancels the 2. The results 2^-127 and 2^-128 are subnormal.
+/// Returns the bits of the f32 number 2^(scale − 128). This is half of the scale, which cancels the factor 2 of the
+/// doubled values. The results 2^-127 and 2^-128 are subnormal.
 constexpr std::uint32_t mxfp4_half_scale_bits(std::uint8_t scale) {
   return scale < 2 ? std::uint32_t{0x0020'0000} << scale : (std::uint32_t{scale} - 1) << 23;
 }

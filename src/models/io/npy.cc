@@ -25,7 +25,7 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kMagic = "\x93NUMPY";
 constexpr std::size_t kPreambleV1 = 10;  // magic, version (2 bytes) and header length (u16)
-constexpr std::size_t kPreambleV2 = 12;  // header length is a u32 from version 2.0 on
+constexpr std::size_t kPreambleV2 = 12;  // as in version 1.0, but the header length is a u32
 // A dict with three entries needs less than 1 KiB, even with kMaxRank dimensions of 19 digits. The rest is padding.
 constexpr std::size_t kMaxHeader = 65535;
 
@@ -47,8 +47,8 @@ struct Header {
   std::vector<std::int64_t> shape;
 };
 
-/// Parses the text of the header, which is a Python dict literal. It must have each of the keys descr, fortran_order
-/// and shape exactly once, in any order.
+/// Parses the header's text, a Python dict literal. The dict must have each of the keys descr, fortran_order and shape
+/// exactly once, in any order.
 class HeaderParser {
  public:
   HeaderParser(const std::string& path, std::string_view text) : path_(path), text_(text) {}
@@ -172,7 +172,7 @@ class HeaderParser {
       dimensions.push_back(dimension());
       if (dimensions.size() > kMaxRank) fail(path_, "header: more than {} dimensions", kMaxRank);
       if (accept(',')) continue;
-      // In Python, (3) is a number, and (3,) is a tuple with one element.
+      // Requires a comma after a single dimension: in Python, (3) is a number, and (3,) is a tuple.
       if (dimensions.size() == 1) unexpected("','");
       expect(')');
       break;
@@ -351,7 +351,8 @@ void NpyWriter::commit() {
     for (StagedFile& file : files_) file.commit();
   } catch (const FileError&) {
     std::error_code error;
-    // fs::remove() fails for a directory that has files, and keeps it.
+    // Removes the directories that this call made, if they are empty. fs::remove() fails for a directory that has
+    // files.
     for (const std::string& directory : made) fs::remove(directory, error);
     throw;
   }

@@ -40,8 +40,8 @@ struct Array {
 /// 2^62 bytes.
 Array make_array(DType dtype, std::vector<std::int64_t> shape);
 
-/// Returns whether an array of `shape` has at most 2^62 bytes. Dimensions of 0 count as 1. If the result is true, no
-/// product of dimensions and no stride overflows.
+/// Returns whether an array of `shape` has at most 2^62 bytes. Dimensions of 0 count as 1. If so, no product of
+/// dimensions and no stride overflows.
 bool fits_in_memory(const std::vector<std::int64_t>& shape, std::size_t element_bytes);
 
 /// Returns a shape as Python writes it, such as "(2, 8)", "(3,)" or "()".

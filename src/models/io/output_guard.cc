@@ -17,9 +17,10 @@ namespace headgate::io {
 namespace {
 
 /// Returns a string that identifies a file:
-/// - device and inode if the file exists, which are the same for all hard and symbolic links to it
-/// - the canonical path if the file does not exist
-/// - the absolute path if the process may not enter a directory of the path
+/// - If the file exists: its device and inode, which are the same for all hard and symbolic links to it.
+/// - If the file does not exist: its canonical path.
+/// - If the canonical path cannot be determined, for example without permission to enter a directory: the absolute
+///   path.
 std::string file_identity(const std::string& path) {
   struct stat facts {};
   if (::stat(path.c_str(), &facts) == 0) return fmt::format("{}:{}", facts.st_dev, facts.st_ino);

@@ -22,11 +22,11 @@ static_assert(std::endian::native == std::endian::little, "headgate: safetensors
 namespace headgate::io {
 namespace {
 
-constexpr std::size_t kPreamble = 8;  // length of the header, a u64
+constexpr std::size_t kPreamble = 8;  // size of the length field that precedes the header, a u64
 // Maximum size of the header in bytes. A model of 1000 layers, with 12 tensors per layer and two moments per tensor,
 // has a header of 4 MiB.
 constexpr std::size_t kMaxHeader = std::size_t{1} << 23;
-constexpr int kHeaderDepth = 3;  // levels of nested brackets: header, tensor, shape
+constexpr int kHeaderDepth = 3;  // maximum nesting of brackets: header, tensor, shape
 constexpr std::size_t kMaxName = 1024;
 constexpr std::size_t kPiece = std::size_t{1} << 20;  // bytes read at a time, a multiple of 8
 constexpr const char* kMetadata = "__metadata__";
@@ -259,14 +259,15 @@ void SafetensorsReader::read_f32(const TensorEntry& entry, float* out) const {
 
 void Checksum::mix(std::uint64_t word) {
   constexpr std::uint64_t kOdd = 0xBF58476D1CE4E5B9U;
-  // The result changes whenever `state_` or `word` alone changes, because the function is bijective in each of them.
+  // The function is bijective in `state_` and in `word`. The result thus changes whenever only one of the two changes.
   state_ = std::rotl((state_ ^ word) * kOdd, 29);
 }
 
 void Checksum::add(const void* data, std::size_t bytes) {
   const auto* at = static_cast<const std::byte*>(data);
   const auto* const end = at + bytes;
-  // Adds single bytes until the pending word is complete, then whole words, then the remaining bytes.
+  // Completes the word that the previous call left incomplete. Then adds whole words. Then adds the remaining bytes one
+  // by one.
   while (bytes_ % sizeof(pending_) != 0 && at < end) add_byte(*at++);
   for (; end - at >= static_cast<std::ptrdiff_t>(sizeof(pending_));
        at += sizeof(pending_), bytes_ += sizeof(pending_)) {
@@ -307,7 +308,7 @@ void write_safetensors(const std::string& path, const std::vector<TensorSource>&
   metadata["format"] = "pt";
   metadata[kChecksum] = checksum.text();
   std::string text = fmt::format("{{\"{}\":{}{}}}", kMetadata, Json(metadata).dump(), entries);
-  text.resize((text.size() + 7) / 8 * 8, ' ');  // pads the header to align the data
+  text.resize((text.size() + 7) / 8 * 8, ' ');  // pads the header with spaces to align the data to 8 bytes
   const std::uint64_t length = text.size();
   StagedFile file(path);
   file.write(&length, kPreamble);

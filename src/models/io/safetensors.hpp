@@ -26,7 +26,7 @@ namespace headgate::io {
 /// Describes a tensor in a file: row-major, little-endian.
 struct TensorEntry {
   std::string name;
-  DType dtype = DType::none;  ///< `none` for U8: the format of the bytes follows from the model or from other tensors
+  DType dtype = DType::none;  ///< `none` for U8 in the file: other tensors or the model tell what the bytes mean
   std::vector<std::int64_t> shape;
   std::size_t offset = 0;  ///< offset in bytes from the first byte of data
   std::size_t bytes = 0;
@@ -99,7 +99,7 @@ class Checksum {
   void add_byte(std::byte byte);
 
   std::uint64_t state_ = 0x9E3779B97F4A7C15U;
-  std::uint64_t pending_ = 0;  ///< the last bytes_ % 8 bytes, which do not fill a word yet
+  std::uint64_t pending_ = 0;  ///< the last bytes_ % 8 bytes, which wait for the rest of their word
   std::uint64_t bytes_ = 0;
 };
 

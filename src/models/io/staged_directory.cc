@@ -133,8 +133,8 @@ void StagedDirectory::open_staging() {
   fail<WriteError>(target_, "cannot write: no free temporary name");
 }
 
-/// Locks the new directory path_. Returns false if another process has removed it as abandoned, which can happen until
-/// it is locked.
+/// Locks the new directory path_. Returns false if another process has removed the directory as abandoned. This can
+/// happen while the directory is not locked.
 bool StagedDirectory::lock_staging() {
   lock_ = open_directory(path_);
   if (lock_ < 0 && errno != ENOENT) fail_with_reason();
@@ -165,7 +165,7 @@ void StagedDirectory::commit(Replacing replacing) {
   if (::fsync(lock_) != 0) fail_with_reason();
   if (replacing == Replacing::two_renames || !exchange()) rename_twice();
   sync_parent();
-  remove_known(path_);  // after an exchange, path_ is the old directory; otherwise it does not exist
+  remove_known(path_);  // path_ is the old directory after an exchange; otherwise it does not exist
   remove_known(old_);
   unfinished_.clear();
   path_.clear();
@@ -202,10 +202,10 @@ void StagedDirectory::rename_twice() const {
   if (::rename(path_.c_str(), resolved_.c_str()) != 0) fail_with_reason();
 }
 
-/// Removes the known files and temporary files in a directory. Removes the directory too if it is then empty.
+/// Removes the known files and all temporary files from a directory. Then removes the directory itself if it is empty.
 void StagedDirectory::remove_known(const std::string& directory) const {
   for (const std::string& name : names_) ::unlink((fs::path(directory) / name).c_str());
-  // Removes temporary files of StagedFile. A killed process leaves them behind on file systems without O_TMPFILE.
+  // Removes temporary files of StagedFile, which a killed process leaves behind on file systems without O_TMPFILE.
   std::error_code error;
   for (const auto& entry : directory_entries(directory, error)) {
     const std::string file = entry.path().filename().string();
@@ -216,7 +216,7 @@ void StagedDirectory::remove_known(const std::string& directory) const {
 
 void StagedDirectory::sync_parent() const {
   const int descriptor = open_directory(parent_);
-  if (descriptor < 0) return;  // the process has permission to write to the directory, but not to read it
+  if (descriptor < 0) return;  // the process may write to the directory, but not read it
   ::fsync(descriptor);
   ::close(descriptor);
 }

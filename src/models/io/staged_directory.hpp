@@ -9,12 +9,10 @@
 
 namespace headgate::io {
 
-/// Selects how commit() replaces an existing directory:
-///
-///   automatic   | one atomic exchange (renameat2), or two renames if the file system does not support it
-///   two_renames | two renames
-///
-/// Between two renames, the old directory is at ".NAME.old", where present_directory() finds it.
+/// Selects how commit() replaces an existing directory.
+/// - automatic: by one atomic exchange (renameat2), or by two renames if the file system does not support an exchange.
+/// - two_renames: by two renames. Between them, the old directory is at ".NAME.old", where present_directory() finds
+///   it.
 enum class Replacing { automatic, two_renames };
 
 /// Throws NotReplaceable if `target` is a file, or a directory that contains entries other than `names`.
@@ -23,8 +21,8 @@ void check_replaceable(const std::string& target, const std::vector<std::string>
 /// Writes a directory of known files, which atomically replaces an existing directory. Never replaces a directory that
 /// contains files other than `names`.
 ///
-/// The caller writes files to path(), a new directory ".NAME.XXXXXXXX.new" beside the target. commit() moves it to the
-/// target. Without a successful commit(), it is removed by:
+/// The caller writes files to path(), a new directory ".NAME.XXXXXXXX.new" beside the target. commit() moves the new
+/// directory to the target. Without a successful commit(), the new directory is removed by:
 /// - the destructor
 /// - remove_unfinished_files(), if a signal ends the process
 /// - the next StagedDirectory with the same target, if the process is killed
@@ -61,8 +59,8 @@ class StagedDirectory {
   std::string resolved_;  ///< the target with symbolic links resolved
   std::string old_;       ///< path of ".NAME.old" beside the target
   std::string path_;
-  std::vector<UnfinishedPath> unfinished_;  ///< registers path_ and its files for remove_unfinished_files()
-  /// Descriptor that holds the lock on path_; a directory that nobody locks was left by a killed process.
+  std::vector<UnfinishedPath> unfinished_;  ///< registrations of path_ and its files for remove_unfinished_files()
+  /// Descriptor that holds the lock on path_. A staging directory without a lock was left behind by a killed process.
   int lock_ = -1;
 };
 

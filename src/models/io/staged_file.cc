@@ -45,7 +45,7 @@ std::string resolved(const std::string& path) {
   return target.string();
 }
 
-/// Throws WriteError for `path`. `reason` is the errno of the call that failed in `directory`.
+/// Throws WriteError for `path`. A call in `directory` has failed, and `reason` is its errno.
 [[noreturn]] void fail_in(const std::string& directory, const std::string& path, int reason) {
   if (reason == ENOENT) fail<WriteError>(path, "cannot write: there is no directory {}", directory);
   fail<WriteError>(path, "cannot write: {}", std::strerror(reason));
@@ -55,7 +55,7 @@ std::string resolved(const std::string& path) {
 
 void check_writable(const std::string& path) {
   const std::string directory = directory_of(resolved(path));
-  const std::string inside = directory + "/.";  // the dot makes faccessat() fail if the directory is a file
+  const std::string inside = directory + "/.";  // "/." makes faccessat() fail if the path is a file
   if (::faccessat(AT_FDCWD, inside.c_str(), W_OK | X_OK, AT_EACCESS) != 0) fail_in(directory, path, errno);
   struct stat facts {};
   if (::stat(path.c_str(), &facts) != 0 && errno == ENAMETOOLONG) fail_in(directory, path, errno);

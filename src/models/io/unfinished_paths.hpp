@@ -12,8 +12,8 @@ void remove_unfinished_files() noexcept;
 
 enum class PathKind { file, directory };
 
-/// Registers a temporary path, which remove_unfinished_files() then removes. The registration ends with forget() or
-/// with the object. Does not register paths of PATH_MAX or more bytes, or more than 64 paths at a time.
+/// Registers a temporary path, so that remove_unfinished_files() removes it. forget() or the destructor ends the
+/// registration. Does not register paths of PATH_MAX or more bytes, nor more than 64 paths at a time.
 class UnfinishedPath {
  public:
   UnfinishedPath() = default;

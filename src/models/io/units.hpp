@@ -15,7 +15,7 @@ std::string duration_text(double seconds);
 /// Formats a value with four significant digits. Returns "-" for nullopt.
 std::string figure_text(std::optional<double> value);
 
-/// Formats a fraction as a percentage, such as "97%". Shows one decimal below 1%, such as "0.4%".
+/// Formats a fraction as a percentage, such as "97%". Below 1%, shows one decimal, such as "0.4%".
 std::string percent_text(double share);
 
 }  // namespace headgate::console

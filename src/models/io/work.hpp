@@ -10,8 +10,10 @@
 
 namespace headgate::io {
 
-/// Callback for progress. Receives three arguments: the kind of work, such as "reading "; the path of the file, or an
-/// empty string; the fraction that is done. A fraction of 1 ends the work.
+/// Callback for progress. The arguments are:
+/// - what: the kind of work, such as "reading "
+/// - path: the path of the file, or an empty string
+/// - done: the fraction of the work that is done; 1 ends the work
 using WorkReporter = std::function<void(std::string_view what, const std::string& path, double done)>;
 
 /// Makes report_work() call `reporter` in this thread during the object's lifetime. If several objects exist,

@@ -56,7 +56,7 @@ struct Row {
   Value (*run)(const Call& call);
   std::array<std::string_view, kMostParameters> parameters{};
   std::size_t needed = 0;  ///< number of required parameters, which come first
-  /// Whether run() accepts any arguments. It then reads them from Call::all, because there is no list of parameters.
+  /// Whether run() accepts any arguments. run() then reads them from Call::all, because `parameters` is empty.
   bool any_arguments = false;
 };
 
@@ -189,7 +189,7 @@ Value int_of(const Call& call) {
 
 Value end_of(const Call& call, bool first) {
   if (Generator* generator = call.value.generator(); first && generator != nullptr && !generator->left.empty()) {
-    call.budget.take(Budget::kStep + generator->left.size());  // erase() moves all remaining elements
+    call.budget.take(Budget::kStep + generator->left.size());  // pays for erase(), which moves all remaining elements
     Value out = generator->left.front();
     generator->left.erase(generator->left.begin());
     return out;
@@ -209,8 +209,7 @@ Value reversed(const Call& call) {
   return Value(std::move(out));
 }
 
-/// Returns the first unnamed argument and sets `rest` to the other arguments. Returns null if there is no unnamed
-/// argument.
+/// Returns the first unnamed argument, or null if there is none. If there is one, sets `rest` to the other arguments.
 const Value* take_first(const Arguments& from, Arguments& rest) {
   if (from.unnamed.empty()) return nullptr;
   rest.unnamed.assign(from.unnamed.begin() + 1, from.unnamed.end());
@@ -238,8 +237,8 @@ Value map(const Call& call) {
   return Value(Generator{std::move(out)});
 }
 
-/// Returns the elements for which a test returns `wanted`: true or false. The test reads the element, or one of its
-/// attributes if `of_attribute` is set.
+/// Returns the elements for which a test returns `wanted`. The test is applied to each element, or if `of_attribute` is
+/// set, to one attribute of the element.
 Value kept(const Call& call, bool of_attribute, bool wanted) {
   List out;
   Arguments tests = call.all, rest;
@@ -268,7 +267,7 @@ Value strip(const Call& call, std::string text, Ends ends) {
   call.budget.take(text.size());
   if (!call.given(0) || call.arguments[0].is_none()) return Value(std::string(stripped(text, nullptr, ends)));
   const std::string_view set = call.text(0);
-  call.budget.take_product(text.size(), set.size());  // each character is compared with every character of `set`
+  call.budget.take_product(text.size(), set.size());  // compares each character with every character of `set`
   return Value(std::string(stripped(text, &set, ends)));
 }
 
@@ -403,7 +402,7 @@ Value edge(const Call& call, bool front) {
 
 Value split(const Call& call, bool from_right) {
   const bool white = !call.given(0) || call.arguments[0].is_none();
-  // Splits from the right by mirroring the text, splitting it from the left, and mirroring the parts.
+  // Splits from the right in three steps: reverses the text, splits it from the left, and reverses each part.
   const auto oriented = [from_right](std::string text) {
     if (from_right) std::reverse(text.begin(), text.end());
     return text;
@@ -515,7 +514,7 @@ constexpr std::array kDictMethods{
     Row{"values", values},
 };
 
-// Lists methods of Python that this interpreter does not support, and for which it throws TemplateError. Any other
+// Lists Python's methods that this interpreter does not support. Using one throws TemplateError, while any other
 // unknown name gives an undefined value.
 constexpr std::array<std::string_view, 27> kOtherStringMethods{
     "casefold",  "center",      "encode",  "expandtabs", "format",     "format_map",   "index",
@@ -542,7 +541,7 @@ Value raise(const Call& call) { raise_error("{}", text_of(call.arguments[0])); }
 
 Value date(const Call& call) {
   const std::string& format = call.text(0);
-  // These letters have another meaning in Python's strftime than in C's.
+  // Rejects letters that mean something else in Python's strftime than in C's.
   for (const char letter : {'f', 'z', 'Z', ':'}) {
     if (format.find(std::string("%") + letter) != std::string::npos) {
       raise_error("strftime_now of '%{}' is not supported", letter);

@@ -28,8 +28,8 @@ Value call_function(std::string_view name, const Arguments& arguments, std::time
 /// Returns whether call_method() supports the method `name` of `object`. Throws TemplateError for a method that exists
 /// only in Python.
 bool has_method(const Value& object, std::string_view name);
-/// Returns whether a template may call the function `name`. Throws TemplateError for a function that exists only in
-/// Jinja.
+/// Returns whether a template may call the function `name`. Throws TemplateError for a function of Jinja that this
+/// interpreter does not support.
 bool has_function(std::string_view name);
 
 /// Returns the attribute `name` of `object`, or Undefined if there is none. Throws TemplateError in these cases:

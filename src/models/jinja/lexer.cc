@@ -55,7 +55,7 @@ std::string unescaped(std::string_view text) {
       out += text[i];
       continue;
     }
-    const char letter = text[++i];  // in bounds, because a character always follows a backslash in a string
+    const char letter = text[++i];  // in bounds: in a string literal, a character follows every backslash
     const auto coded =
         std::find_if(kCoded.begin(), kCoded.end(), [letter](const auto& row) { return row.first == letter; });
     if (const std::size_t at = kSimple.find(letter); at != std::string_view::npos) {
@@ -124,7 +124,7 @@ class Lexer {
   /// Removes the white space between the start of the line and the tag. Keeps it if the line has anything else before
   /// the tag.
   std::string_view without_indent(std::string_view before) const {
-    const std::size_t line = before.rfind('\n') + 1;  // 0 if `before` contains no line end
+    const std::size_t line = before.rfind('\n') + 1;  // start of the line; 0 if `before` has no line end
     if (line == 0 && !at_line_) return before;
     return space_at_front(before.substr(line)) == before.size() - line ? before.substr(0, line) : before;
   }
@@ -137,8 +137,8 @@ class Lexer {
     end_tag(sign == '-', sign != '+');
   }
 
-  /// Ends a tag: skips white space after it. With `all`, skips all white space. Otherwise skips one line end if `line`
-  /// is set.
+  /// Ends a tag and skips white space after it. Skips all white space if `all` is set. Otherwise skips one line end if
+  /// `line` is set.
   void end_tag(bool all, bool line) {
     const std::size_t bytes = all ? space_at_front(rest_) : line && rest_.starts_with('\n') ? 1 : 0;
     at_line_ = bytes > 0 && rest_[bytes - 1] == '\n';

@@ -27,8 +27,8 @@ struct Token {
   int line;
 };
 
-/// Splits a template into tokens, without comments. Follows Jinja with trim_blocks and lstrip_blocks, the settings of
-/// transformers. The last token is `end`. Sets `line` to the line of the current token, even if TemplateError is
+/// Splits a template into tokens and drops comments. Follows Jinja with trim_blocks and lstrip_blocks, which
+/// transformers sets. The last token is `end`. Sets `line` to the line of the current token, even if TemplateError is
 /// thrown.
 std::vector<Token> tokens_of(std::string_view text, int& line);
 

@@ -107,7 +107,7 @@ class Parser {
 
   // --- statements
 
-  /// Parses statements up to a tag that begins with a word in `ends`. Reads the {% of that tag, but not its word.
+  /// Parses statements up to a tag whose first word is in `ends`. Consumes the tag's {%, but not the word.
   Node block(Words ends) {
     const Nested nested(depth_);
     Node out = make(NodeKind::block, "");
@@ -129,7 +129,7 @@ class Parser {
         }
         if (word.kind == TokenKind::name &&
             (word.text.starts_with("end") || word.text == "else" || word.text == "elif")) {
-          if (ends.size() == 0) return out;  // the caller, whole(), reports this tag as an error
+          if (ends.size() == 0) return out;  // whole(), the caller, reports this tag as an error
           raise_error("'{}' does not end '{}'", io::printable(word.text), *(ends.end() - 1));
         }
         next();
@@ -381,8 +381,8 @@ class Parser {
     return constant(integer ? Value(whole) : Value(real));
   }
 
-  /// Parses the elements of a list up to the bracket `end`. An empty `end` means the end of the tag. If the caller has
-  /// already parsed the first element, `first` holds it.
+  /// Parses the elements of a list up to the bracket `end`, or up to the end of the tag if `end` is empty. `first`
+  /// holds the first element if the caller has already parsed it.
   Node rest_of_list(std::optional<Node> first, std::string_view end) {
     Node out = make(NodeKind::list, "");
     const bool read = first.has_value();
@@ -471,7 +471,7 @@ class Parser {
     }
   }
 
-  /// Parses any number of `| filter`, `is test` and calls after a value.
+  /// Parses what may follow a value, any number of times: `| filter`, `is test`, or a call.
   Node filters(Node value) {
     for (;;) {
       if (take_symbol("|")) {

@@ -20,7 +20,7 @@ constexpr std::size_t kMostMessageBytes = 400;
 /// Maximum nesting of statements and expressions, which limits the depth of the call stack.
 constexpr int kMostNested = 512;
 constexpr int kMostCalls = 64;  ///< maximum nesting of macro calls
-/// Number of variable names that a lookup compares for one unit of Budget.
+/// Number of variable names that a lookup compares per unit of Budget.
 constexpr std::size_t kNamesPerUnit = 8;
 
 /// Calls work(line), which keeps `line` up to date. Converts a TemplateError to an Error that names the line.
@@ -44,7 +44,7 @@ struct Scope {
 class Inner {
  public:
   explicit Inner(Scope*& current) : Inner(current, current) {}
-  /// Opens a scope inside the scope `outer`, which need not be `current`.
+  /// Opens a scope inside the scope `outer`, which may differ from `current`.
   Inner(Scope*& current, Scope* outer) : current_(current), before_(current), scope_{.outer = outer} {
     current = &scope_;
   }
@@ -172,8 +172,8 @@ class Renderer {
   }
 
   void output(const Node& node, std::string& out) {
-    // Skips the filter `safe`, which marks a text as safe HTML. The mark matters only to operators that use the text,
-    // and none follows here.
+    // Skips a final filter `safe`, which marks a text as safe HTML. Only operators on the text read this mark, and no
+    // operator follows here.
     const bool safe = node.kind == NodeKind::filter && node.name == "safe";
     write(out, text_of(value(safe ? node.children[0] : node)));
   }
@@ -205,7 +205,7 @@ class Renderer {
         return !value(filter).truth();
       });
     }
-    bool completed = false;  // whether any iteration reached the end of the body, which makes Jinja skip `else`
+    bool completed = false;  // true once an iteration reaches the end of the body; Jinja then skips `else`
     for (std::size_t i = 0; i < items.size(); ++i) {
       Inner inner(scope_);
       assign(inner.variables(), "loop", loop_value(items, i));
@@ -227,7 +227,7 @@ class Renderer {
              {"first", Value(first)},           {"last", Value(last)},
              {"length", Value(count)},          {"depth", Value(std::int64_t{1})},
              {"depth0", Value(std::int64_t{0})}};
-    // An item nests no deeper in this dictionary than in the list `items`, so the constructor of Value does not throw.
+    // Value's constructor cannot throw here: an item is nested no deeper in this dictionary than in the list `items`.
     if (!first) out.emplace_back("previtem", items[i - 1]);
     if (!last) out.emplace_back("nextitem", items[i + 1]);
     return Value(std::move(out));
@@ -287,7 +287,7 @@ class Renderer {
       if (const Value* found = find(scope->variables, name)) return *found;
     }
     if (const Value* found = find(variables_, name)) return *found;
-    // `name` belongs to a Node, so it outlives the value, as Value::function() requires.
+    // Meets the condition of Value::function(): `name` belongs to a Node, so it outlives the value.
     return has_function(name) ? Value::function(name) : Value(Undefined{std::string(name)});
   }
 

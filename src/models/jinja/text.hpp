@@ -24,13 +24,12 @@ std::string_view stripped(std::string_view text, const std::string_view* set, En
 /// Returns the number of bytes of white space at the beginning of `text`.
 std::size_t space_at_front(std::string_view text);
 
-/// Selects the letters that with_case() converts to upper case. It converts all other letters to lower case.
-///
-///   upper      | all letters
-///   lower      | none
-///   title      | letters that do not follow a letter, as in Python's str.title()
-///   words      | letters at the start, after white space and after one of -([{<, as in Jinja's filter `title`
-///   capitalize | the first character
+/// Selects which letters with_case() converts to upper case. All other letters are converted to lower case.
+/// - upper: all letters.
+/// - lower: none.
+/// - title: letters that do not follow a letter, as in Python's str.title().
+/// - words: letters at the start, after white space, and after one of -([{<, as in Jinja's filter `title`.
+/// - capitalize: the first character.
 enum class Case { upper, lower, title, words, capitalize };
 /// Changes the case of ASCII letters. Throws TemplateError for other letters that have upper and lower case.
 std::string with_case(std::string_view text, Case to);

@@ -114,12 +114,13 @@ class Value {
   int depth_ = 0;
 };
 
-/// Limits the work and memory that rendering a template takes. Operations take units before they allocate their
-/// results.
+/// Limits the work and memory of rendering a template, counted in units. An operation takes units before it allocates
+/// memory for its result.
 class Budget {
  public:
   explicit Budget(std::size_t units) : left_(units) {}
-  /// Uses up units: 1 for each byte of a string, kStep for each step. Throws TemplateError if fewer units are left.
+  /// Takes `units` from the budget: 1 for each byte of a string, kStep for each step. Throws TemplateError if fewer are
+  /// left.
   void take(std::size_t units) {
     if (units > left_) raise_error("computes too long, or too long a text");
     left_ -= units;
@@ -147,8 +148,8 @@ bool equal(const Value& a, const Value& b, Budget& budget);
 int compare(const Value& a, const Value& b, Budget& budget);
 /// Returns whether `in` contains `item`: as a substring of a string, an element of a list, or a key of a dictionary.
 bool contains(const Value& in, const Value& item, Budget& budget);
-/// Returns the text that a template outputs for a value. Throws TemplateError for values that have no text here, such
-/// as lists and dictionaries.
+/// Returns the text that a template outputs for a value. Throws TemplateError for values for which this interpreter
+/// outputs no text, such as lists and dictionaries.
 std::string text_of(const Value& value);
 /// Returns the same JSON as json.dumps(value, ensure_ascii=False, indent=indent). A negative `indent` gives one line.
 std::string json_of(const Value& value, int indent, Budget& budget);

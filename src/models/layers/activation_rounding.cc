@@ -22,7 +22,7 @@ template <typename T>
 void round_activations(View<T, 2> x, ActivationRounding rounding, const ExecutionContext& context,
                        bool begins_sequence) {
   if (rounding == ActivationRounding::none) return;
-  constexpr std::int64_t kOperations = 8;  // cost of a division and a rounding, in elementwise operations
+  constexpr std::int64_t kOperations = 8;  // cost of a division and a rounding, counted in elementwise operations
   const std::int64_t N = x.shape[0], C = x.shape[1];
   const std::int64_t kept = rounding == ActivationRounding::tensor_keep_first && begins_sequence ? 1 : 0;
   const Parts parts = parts_of(context, N, kOperations * C);

@@ -15,11 +15,10 @@
 
 namespace headgate::layers {
 
-/// Selects the numbers that share a scale.
-///
-///   token             | the features of a token
-///   tensor            | all numbers of the tensor: the features of all tokens of a sequence
-///   tensor_keep_first | all numbers except those of the first token, which is not rounded
+/// Selects which numbers share a scale.
+/// - token: the features of one token.
+/// - tensor: all numbers of the tensor, that is, the features of all tokens of a sequence.
+/// - tensor_keep_first: all numbers except those of the first token, which is not rounded.
 enum class ActivationRounding : std::int32_t { none, token, tensor, tensor_keep_first };
 
 /// Returns whether activations of different tokens are rounded with the same scale.

@@ -92,8 +92,8 @@ void adamw_step(View<T, 1> w, View<T, 1> m, View<T, 1> v, ConstView<T, 1> g, con
 
 template <typename T>
 double squared_norm(const View<const T, 1>& x, const ExecutionContext& context) {
-  // Sums blocks of fixed size, then adds the block sums in order. The result thus does not depend on the number of
-  // threads. A block has 2·kMinimumWork numbers, because squaring and adding a number counts as half an elementwise
+  // Sums blocks of fixed size, then adds the block sums in order, so that the result does not depend on the number of
+  // threads. A block has 2·kMinimumWork numbers, because squaring and adding one number counts as half an elementwise
   // operation.
   constexpr std::int64_t kBlock = 2 * kMinimumWork;
   assert(x.dense());

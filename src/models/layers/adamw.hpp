@@ -17,8 +17,10 @@ struct AdamWOptions {
   std::int64_t step = 1;        ///< number of the step, from 1; the bias corrections are 1 − βᵗ
 };
 
-/// Updates parameters w(n) and moments m(n), v(n) in place from gradients g(n). All are dense.
-///   m = β₁m + (1 − β₁)g;  v = β₂v + (1 − β₂)g²;  w −= lr·(m/(1 − β₁ᵗ) / (√(v/(1 − β₂ᵗ)) + eps) + weight_decay·w)
+/// Updates parameters w(n) and moments m(n), v(n) in place from gradients g(n), in step number t. All are dense.
+///   m = β₁m + (1 − β₁)g
+///   v = β₂v + (1 − β₂)g²
+///   w −= lr·(m/(1 − β₁ᵗ) / (√(v/(1 − β₂ᵗ)) + eps) + weight_decay·w)
 template <typename T>
 void adamw_step(View<T, 1> w, View<T, 1> m, View<T, 1> v, ConstView<T, 1> g, const AdamWOptions& options,
                 const ExecutionContext& context);

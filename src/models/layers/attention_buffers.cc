@@ -7,8 +7,8 @@ namespace headgate::layers {
 
 namespace {
 
-/// Returns whether the forward pass must save o, the attention output before the gate, for the backward pass. It must
-/// if o cannot be recovered from the gated output y:
+/// Returns whether the backward pass needs a saved copy of o, the attention output before the gate. It does if o cannot
+/// be recovered from the gated output y:
 /// - y = o·g(z), and g(z) can be 0.
 /// - y = o + g(z), where cancellation would make the recovered o inexact.
 bool keeps_attn(const GateVariant& gate) {

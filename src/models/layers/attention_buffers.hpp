@@ -26,8 +26,8 @@ enum class QkNorm : std::int32_t { none, per_head, all_heads };
 enum class QkvBias : std::int32_t { none, learned };
 
 struct GatedAttentionShape {
-  std::int64_t B = 0, T = 0, C = 0;     ///< number of sequences, tokens per sequence, channels
-  std::int64_t Hq = 0, Hkv = 0, D = 0;  ///< number of query heads, key/value heads, features per head
+  std::int64_t B = 0, T = 0, C = 0;     ///< B sequences of T tokens with C channels
+  std::int64_t Hq = 0, Hkv = 0, D = 0;  ///< Hq query heads and Hkv key/value heads of D features
   std::int64_t rotary_dim = 0;          ///< number of features of a head that RoPE rotates, even; 0 means no RoPE
   double rope_base = 10000.0;
   double scale = 0.0;  ///< factor of the scores q·k; 0 means 1/√D
@@ -37,7 +37,7 @@ struct GatedAttentionShape {
   RopeScaling rope_scaling;
   QkvBias qkv_bias = QkvBias::none;
   std::int64_t window = 0;  ///< number of keys that a query attends to, including the query's own; 0: no limit
-  ActivationRounding rounding = ActivationRounding::none;  ///< rounding of the input of W_o
+  ActivationRounding rounding = ActivationRounding::none;  ///< rounding of W_o's input
 
   std::int64_t N() const { return B * T; }
 };
@@ -61,14 +61,14 @@ struct AttentionState {
 
   View<T, 2> projection;  ///< (N,width) [q | z | k | v]; the next four members view its columns
   View<T, 2> logits;      ///< (N,heads·features) gate logits z
-  View<T, 3> projected_q, projected_k, projected_v;  ///< projections: (N,Hq,D), (N,Hkv,D), (N,Hkv,D)
+  View<T, 3> projected_q, projected_k, projected_v;  ///< (N,Hq,D), (N,Hkv,D), (N,Hkv,D) before gate and norm
 
-  // Input and output of a gate on a projection. `ungated` is projected_q, projected_k or projected_v. `gated` has
-  // memory of its own.
+  // Input and output of a gate on q, k or v. `ungated` is projected_q, projected_k or projected_v. `gated` has separate
+  // memory.
   View<T, 3> ungated, gated;
 
-  // q and k are the results of QK-norm on gated_q and gated_k. Without QK-norm, q and gated_q are the same memory, and
-  // so are k and gated_k. RoPE then rotates q and k in place.
+  // Inputs and results of QK-norm: q and k are gated_q and gated_k after the norm. Without QK-norm, q and gated_q are
+  // the same memory, and so are k and gated_k. RoPE rotates q and k in place.
   View<T, 3> gated_q, q;    ///< (N,Hq,D)
   View<T, 3> gated_k, k;    ///< (N,Hkv,D)
   View<T, 3> v;             ///< (N,Hkv,D)
@@ -77,9 +77,9 @@ struct AttentionState {
 
   View<T, 2> shared_gate;      ///< (N,D) gate shared by all heads: mean over heads of g(z)
   View<T, 3> attn;             ///< (N,Hq,D) attention output before the gate; present if the backward pass needs it
-  View<T, 3> y;                ///< (N,Hq,D) attention output; after the gate, if there is a gate on it
+  View<T, 3> y;                ///< (N,Hq,D) attention output, after a gate on it if there is one
   View<Wide<T>, 3> lse;        ///< (B,Hq,T)
-  View<T, 3> controlled;       ///< (N,Hq,D) input of W_o: y after OutputControl, or y itself without a control
+  View<T, 3> controlled;       ///< (N,Hq,D) input of W_o: y after OutputControl; without a control, y itself
   View<Wide<T>, 2> head_rstd;  ///< (N,Hq)
   View<T, 2> ungated_out;      ///< (N,C) output of W_o before a gate on it (g5); absent without such a gate
 };
@@ -92,14 +92,14 @@ struct AttentionShared {
 
   View<Wide<T>, 2> cos, sin;    ///< (T,rotary_dim/2)
   View<Wide<T>, 1> zero_sinks;  ///< (Hq)
-  View<T, 2> gate_parameter;    ///< (heads,features) the layer's gate parameter rounded to bf16; present if T is bf16
+  View<T, 2> gate_parameter;    ///< (heads,features) learned gate logits rounded to bf16; absent if T is not bf16
 
   // Buffers of the backward pass.
   View<T, 2> dprojection;   ///< (N,width) gradient of `projection`: dq, dk, dv, and dlogits if z is projected
   View<T, 2> dlogits;       ///< (N,heads·features)
   View<T, 3> dq, dk, dv;    ///< gradients of q, k and v, later overwritten by the gradients of the projections
-  View<T, 3> dgated;        ///< gradient of `gated`: the same memory as dq, dk or dv
-  View<T, 3> dy;            ///< (N,Hq,D) gradient of `controlled`, later overwritten by the gradient of y
+  View<T, 3> dgated;        ///< gradient of `gated`: the same memory as one of dq, dk and dv
+  View<T, 3> dy;            ///< (N,Hq,D) gradient of `controlled`, later overwritten by that of y
   View<T, 2> dungated_out;  ///< (N,C)
   View<Wide<T>, 1> dsinks;  ///< (Hq)
 };

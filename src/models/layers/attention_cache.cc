@@ -13,7 +13,7 @@
 namespace headgate::layers {
 namespace {
 
-/// Number of tokens in a page. For each head of 64 f32 features, a page has 16 KiB, which the kernel reads
+/// Number of tokens in a page. With 64 f32 features per head, a page has 16 KiB per head, which the kernel reads
 /// contiguously.
 constexpr std::int64_t kPage = 64;
 
@@ -98,8 +98,8 @@ void AttentionCache::slide() {
   if (window_ == 0) return;
   const std::int64_t since_mark = marked_ < 0 ? 0 : length() - marked_;
   const std::int64_t kept = window_ + std::max(since_mark, keep_);
-  // Once KvCache has dropped one of the unrounded tokens, it reads the others rounded. Results would then depend on how
-  // many tokens are appended at a time. Therefore keeps all pages as long as any unrounded token is needed.
+  // Keeps all pages while any unrounded token is needed. As soon as KvCache has dropped one unrounded token, it reads
+  // the others as rounded. Results would then depend on how many tokens are appended at a time.
   if (length() - kept < cache_.shape().whole_first) return;
   for (const std::int64_t s : sequences_) cache_.slide(s, 0, kept);
 }

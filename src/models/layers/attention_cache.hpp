@@ -11,13 +11,15 @@
 
 namespace headgate::layers {
 
-/// KV cache of one layer for B sequences of equal length. Stores k and v as attention reads them, after gate, norm and
-/// RoPE. A full cache grows by at least half of its size, up to `capacity` tokens per sequence. Above that, it grows
-/// only by what an append needs. If a function throws Error or std::bad_alloc, the keys and values are unchanged.
+/// KV cache of one layer for B sequences of equal length. Stores k and v after gate, norm and RoPE, as attention reads
+/// them. A full cache grows by at least half of its size, up to `capacity` tokens per sequence. Beyond `capacity`, it
+/// grows only by what an append needs. If a function throws Error or std::bad_alloc, the keys and values are unchanged.
 class AttentionCache {
  public:
-  /// `first`: with dtype i8, this many tokens at the start of a sequence are stored in f32 instead of being rounded.
-  /// slide() frees no pages until all of them are outside the window.
+  /// Creates an empty cache.
+  ///
+  /// `first`: with dtype i8, the first `first` tokens of a sequence are stored in f32 instead of being rounded. slide()
+  /// frees no pages while one of these tokens is still in the window.
   ///
   /// `keep`: truncate() can always go back by this many tokens, even after slide().
   AttentionCache(const GatedAttentionShape& shape, DType dtype, std::int64_t capacity, std::int64_t first = 0,
@@ -31,12 +33,12 @@ class AttentionCache {
 
   /// Allocates memory for T more tokens of each sequence, so that appending them cannot fail for lack of memory.
   void reserve(std::int64_t T);
-  /// Appends k and v (B,Hkv,T,D), T tokens for each sequence. Returns the batch to pass to attention with the queries
-  /// of these T tokens.
+  /// Appends T tokens to each sequence: k and v (B,Hkv,T,D). Returns the batch to pass to attention with the queries of
+  /// these tokens.
   CacheBatch append(const ConstTensorView& k, const ConstTensorView& v);
   /// Returns the batch to pass to attention with the queries of the last T tokens.
   CacheBatch latest(std::int64_t T) const { return cache_.batch(sequences_, T); }
-  /// The result of rounded_keys(): keys and values (B,Hkv,S,D) of an f32 cache, rounded to bf16. The last of the S keys
+  /// Result of rounded_keys(): the keys and values (B,Hkv,S,D) of an f32 cache, rounded to bf16. The last of the S keys
   /// belongs to the last token. The memory belongs to the calling thread and is valid until the thread's next call of
   /// rounded_keys().
   struct RoundedKeys {
@@ -44,18 +46,17 @@ class AttentionCache {
   };
   RoundedKeys rounded_keys(const ExecutionContext& context) const;
   DType dtype() const { return cache_.shape().dtype; }
-  /// Frees the pages that neither the next token nor truncate() needs. The next token needs the pages in its sliding
-  /// window. truncate() needs pages to go back by `keep` tokens, or to the length that mark() saved. Does nothing
-  /// without a window.
+  /// Frees the pages that are no longer needed. The next token needs the pages in its sliding window. truncate() needs
+  /// the pages to go back by `keep` tokens, or to the length that mark() saved. Does nothing without a window.
   void slide();
-  /// Saves the current length and replaces the previously saved one. slide() then keeps the pages that truncate() needs
-  /// to go back to this length.
+  /// Saves the current length, in place of the length saved before. slide() then keeps the pages that truncate() needs
+  /// to go back to the saved length.
   void mark() { marked_ = length(); }
 
   /// Returns the number of tokens of each sequence so far. Tokens freed by slide() count too.
   std::int64_t length() const;
-  /// Returns `length`, which must be in [0, length()], if truncate() can go back to it. Returns 0 if slide() has freed
-  /// keys that the token after `length` needs.
+  /// Returns `length` if truncate() can go back to it, and otherwise 0. slide() may have freed keys that the token
+  /// after `length` needs. `length` must be in [0, length()].
   std::int64_t reachable(std::int64_t length) const;
   /// Truncates each sequence to its first `length` tokens. reachable(length) must be `length`.
   void truncate(std::int64_t length);

@@ -8,7 +8,7 @@ namespace headgate::layers {
 /// Threshold and counters of an evaluation that skips attention for query rows with a closed gate. The counters
 /// accumulate over calls.
 struct AttentionSkip {
-  double threshold = 0.0;        ///< AttentionOptions::gate_threshold; if can_skip_attention() is false, it must be 0
+  double threshold = 0.0;        ///< AttentionOptions::gate_threshold; must be 0 if can_skip_attention() is false
   std::int64_t rows = 0;         ///< number of query rows, summed over heads
   std::int64_t closed_rows = 0;  ///< number of rows that were skipped
   double attention_seconds = 0.0;

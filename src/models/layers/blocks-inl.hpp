@@ -20,11 +20,11 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::layers::HWY_NAMESPACE {
 
-/// Number of values in a chunk. The decoders return one chunk at a time.
+/// Number of values in a chunk, the unit that a decoder returns at a time.
 inline constexpr std::int64_t kChunk = 32;
 inline constexpr std::int64_t kChunkVectors = kChunk / kLanes<float>;
-/// Number of values in a span: one super-block of 256 values, or up to eight blocks of 32. The scales of a span are
-/// decoded at once.
+/// Number of values in a span, for which all scales are decoded at once. A span is one super-block of 256 values, or up
+/// to eight blocks of 32.
 inline constexpr std::int64_t kSpan = 256;
 
 using Bytes = hn::CappedTag<std::uint8_t, kChunk>;
@@ -41,12 +41,12 @@ HWY_INLINE float load_half(const std::uint8_t* from) {
 #endif
 }
 
-/// Sets scales[0] to the f16 number at `from`. If kPair, also sets scales[1] to the next f16 number times kSign, which
-/// is 1 or −1. May read four bytes even if kPair is false.
+/// Converts the f16 number at `from` to f32 and stores it in scales[0]. If kPair, converts the next f16 number too,
+/// multiplies it by kSign (1 or −1), and stores it in scales[1]. May read four bytes even if kPair is false.
 template <bool kPair, int kSign = 1>
 HWY_INLINE void load_scales(const std::uint8_t* from, float* scales) {
 #if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
-  // Converts both numbers at once, because moves to and from vector registers take longer than the conversion.
+  // Converts both f16 numbers at once, because moves to and from vector registers take longer than the conversion.
   std::uint32_t halves = 0;
   std::memcpy(&halves, from, sizeof(halves));
   if constexpr (kSign < 0) halves ^= 0x8000'0000U;
@@ -82,7 +82,7 @@ HWY_INLINE Vec<float> load_codes(const std::uint8_t* codes, std::int64_t v) {
   return hn::ConvertTo(Tag<float>(), hn::PromoteTo(wide, hn::LoadU(narrow, from)));
 }
 
-/// Sets out = step · code + offset for a chunk of 8-bit codes. Without kOffset, the offset is 0.
+/// Converts a chunk of 8-bit codes to the values step · code + offset. Without kOffset, ignores `offset`.
 template <bool kOffset>
 HWY_INLINE void scale_codes(const std::uint8_t* codes, float step, float offset, Vec<float>* out) {
   const Tag<float> d;
@@ -102,7 +102,7 @@ HWY_INLINE Vec<float> nibble_table(float step, float offset) {
   return kOffset ? hn::MulAdd(hn::Set(d, step), codes, hn::Set(d, offset)) : hn::Mul(hn::Set(d, step), codes);
 }
 
-/// Returns, for each lane of `indices`, the lane of `table` that the low 4 bits of the index select.
+/// Looks up the lanes of `table`: the low 4 bits of each lane of `indices` select a lane.
 HWY_INLINE Vec<float> look_up(Vec<float> table, __m512i indices) {
   return Vec<float>{_mm512_permutexvar_ps(indices, table.raw)};
 }
@@ -113,7 +113,7 @@ HWY_INLINE __m512i load_bytes(const std::uint8_t* from) {
 }
 #endif
 
-/// Returns the values of the fifth bits of 5-bit codes: byte j is 16 if bit i + j of `bits` is set, otherwise 0.
+/// Returns the contribution of the fifth bits to 5-bit codes: byte j is 16 if bit i + j of `bits` is set, otherwise 0.
 HWY_INLINE hn::Vec<HalfBytes> fifth_bits(std::uint16_t bits, [[maybe_unused]] std::size_t i) {
   [[maybe_unused]] const HalfBytes d;
 #if HWY_TARGET == HWY_AVX3
@@ -130,8 +130,8 @@ HWY_INLINE hn::Vec<HalfBytes> fifth_bits(std::uint16_t bits, [[maybe_unused]] st
 #endif
 }
 
-/// Unpacks 32 codes of 4 bits from 16 bytes: first the low nibbles of all bytes, then the high ones. If kFifth, bit i
-/// of `fifth` is the fifth bit of code i. Subtracts kZero from each code.
+/// Unpacks 32 codes of 4 bits from 16 bytes. The low nibbles give codes 0 to 15, and the high nibbles codes 16 to 31.
+/// If kFifth, bit i of `fifth` is the fifth bit of code i. Subtracts kZero from each code.
 template <bool kFifth, int kZero>
 HWY_INLINE void split_nibbles(const std::uint8_t* from, std::uint32_t fifth, std::uint8_t* codes) {
   const HalfBytes d;
@@ -154,13 +154,13 @@ HWY_INLINE void split_nibbles(const std::uint8_t* from, std::uint32_t fifth, std
 
 /// Decodes one span of a row. A span consists of units, and a unit consists of kParts chunks of 32 values.
 /// - open(blocks, scales, units) begins a span of `units` units and decodes its scales. `scales` points to scales in a
-///   separate tensor; it is null if the blocks contain the scales.
+///   separate tensor, and is null if the blocks contain the scales.
 /// - chunk<kPart>(unit, out) decodes chunk kPart of a unit to kChunkVectors vectors.
 template <class Format>
 class SpanDecoder;
 
-/// Decodes blocks of 32 numbers: one scale, a minimum if kOffset, 32 fifth bits if kFifth, and 32 codes of 4 bits (8
-/// bits in Q8_0). The code kZero stands for the value 0.
+/// Decodes blocks of 32 numbers. A block has one scale and 32 codes of 4 bits (8 bits in Q8_0). If kOffset, it also has
+/// a minimum. If kFifth, it also has the fifth bits of the codes. The code kZero stands for the value 0.
 template <class Format, bool kOffset, bool kFifth, int kZero>
 class SmallBlocks {
  public:
@@ -222,11 +222,12 @@ class GroupedBlocks {
 
   HWY_INLINE void open(const std::uint8_t* block, const std::uint8_t* /*scales*/, std::int64_t /*units*/) {
     block_ = block;
-    // Unpacks 8 scales and 8 minima of 6 bits each from bytes 4 … 15, read as three words:
-    //   scales 0 … 3: low 6 bits of the bytes of word 0
-    //   scales 4 … 7: low 4 bits from the low nibbles of word 2, high 2 bits from the top of the bytes of word 0
-    //   minima 0 … 3: low 6 bits of the bytes of word 1
-    //   minima 4 … 7: low 4 bits from the high nibbles of word 2, high 2 bits from the top of the bytes of word 1
+    // Unpacks 8 scales and 8 minima of 6 bits each from bytes 4 to 15 of the block. These bytes are read as three words
+    // of 4 bytes, and byte i of a word belongs to the entries i and 4 + i.
+    // - Scales 0 to 3: the low 6 bits of the bytes of word 0.
+    // - Scales 4 to 7: the low nibbles of word 2, and above them the top 2 bits of the bytes of word 0.
+    // - Minima 0 to 3: the low 6 bits of the bytes of word 1.
+    // - Minima 4 to 7: the high nibbles of word 2, and above them the top 2 bits of the bytes of word 1.
     std::uint32_t word[3];
     std::memcpy(word, block + 4, sizeof(word));
     constexpr std::uint32_t kSix = 0x3F3F3F3FU, kFour = 0x0F0F0F0FU, kTwo = 0x30303030U;
@@ -281,8 +282,8 @@ class SpanDecoder<Q4_K> : public GroupedBlocks<false> {};
 template <>
 class SpanDecoder<Q5_K> : public GroupedBlocks<true> {};
 
-/// Decodes super-blocks of Q6_K, two halves of 128 numbers each. A half has 64 bytes with the low 4 bits of its
-/// numbers, and 32 bytes with the high 2 bits.
+/// Decodes super-blocks of Q6_K. A super-block consists of two halves of 128 numbers. For each half, 64 bytes hold the
+/// low 4 bits of the numbers, and 32 bytes hold the high 2 bits.
 template <>
 class SpanDecoder<Q6_K> {
  public:
@@ -316,8 +317,8 @@ class SpanDecoder<Q6_K> {
   HWY_ALIGN float step_[16];
 };
 
-/// Decodes 16 bytes of MXFP4 to 32 integers, which are twice the values. Byte i holds values 2i and 2i + 1 if kPairs
-/// (Hugging Face), otherwise values i and i + 16 (GGUF).
+/// Decodes 16 bytes of MXFP4 to 32 integers, the doubled values. If kPairs (Hugging Face), byte i holds values 2i and
+/// 2i + 1. Otherwise (GGUF), byte i holds values i and i + 16.
 template <bool kPairs>
 HWY_INLINE void double_mxfp4(const std::uint8_t* from, std::uint8_t* codes) {
 #if HWY_TARGET == HWY_SCALAR
@@ -336,8 +337,8 @@ HWY_INLINE void double_mxfp4(const std::uint8_t* from, std::uint8_t* codes) {
 #endif
 }
 
-/// Decodes MXFP4. kApart selects the form in Hugging Face's files: scales are in a separate tensor, and each byte holds
-/// two adjacent values.
+/// Decodes MXFP4. kApart selects the layout of Hugging Face's files, where the scales are in a separate tensor and each
+/// byte holds two adjacent values.
 template <class Format, bool kApart>
 class FourBitFloats {
  public:
@@ -359,8 +360,8 @@ class FourBitFloats {
     const Vec<float> table = hn::Mul(hn::Set(d, scales_[unit]), hn::Load(d, kDoubled));
     if constexpr (kApart) {
       for (int v = 0; v < 2; ++v) {
-        // Expands each byte to two 32-bit lanes. The byte's low nibble becomes the low 4 bits of the first lane. Its
-        // high nibble becomes the low 4 bits of the second lane. look_up() ignores the other bits.
+        // Expands each byte to two 32-bit lanes. The low 4 bits of the first lane are the byte's low nibble. The low 4
+        // bits of the second lane are its high nibble. look_up() ignores the other bits.
         const __m512i bytes = _mm512_cvtepu8_epi64(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(at + 8 * v)));
         out[v] = look_up(table, _mm512_or_si512(bytes, _mm512_slli_epi64(bytes, 28)));
       }
@@ -378,7 +379,7 @@ class FourBitFloats {
 
  private:
   const std::uint8_t* blocks_;
-  float scales_[kSpan / kChunk];  // half of each block's scale, because the decoded values are doubled
+  float scales_[kSpan / kChunk];  // each block's scale, halved because the decoded values are doubled
 };
 
 template <>

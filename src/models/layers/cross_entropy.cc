@@ -19,7 +19,7 @@ struct CrossEntropy {
   View<T, 2> dlogits;
   View<const T, 2> logits;
   View<const std::int32_t, 1> targets;
-  T scale;  ///< factor of each row's gradient
+  T scale;  ///< factor that multiplies each row's gradient
 };
 
 }  // namespace headgate::layers
@@ -52,8 +52,8 @@ T row_maximum(const T* x, std::int64_t V) {
   return maximum;
 }
 
-/// Returns the loss of one row. If dx is not null, sets dx(V) = scale·(softmax − onehot); dx may be x. NaN in x makes
-/// the result NaN: max() may drop NaN, but the sum of exponentials propagates it.
+/// Returns the loss of the row of logits x(V). If dx is not null, sets dx(V) = scale·(softmax(x) − onehot(target)). dx
+/// may be x. NaN in x makes the result NaN: max() may drop NaN, but the sum of exponentials propagates it.
 template <typename T>
 T loss_row(T* dx, const T* x, std::int64_t target, std::int64_t V, T scale) {
   const Tag<T> d;

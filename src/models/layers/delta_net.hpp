@@ -21,7 +21,7 @@
 
 namespace headgate::layers {
 
-/// Weights besides the projection matrices (elements const T), or their accumulated gradients (elements T).
+/// Weights other than the projection matrices, with elements const T, or their accumulated gradients, with elements T.
 template <typename T>
 struct DeltaNetVectors {
   View<T, 2> convolution;  ///< (channels,K), dense; the last tap multiplies the current token
@@ -30,11 +30,11 @@ struct DeltaNetVectors {
   View<T, 1> norm;         ///< (Dv) weight of the output norm, the same for all heads
 };
 
-/// All weights of the layer, or their gradients. Matrices may have another element type M, for example bf16 with T =
-/// float.
+/// All weights of the layer, or their gradients. The element type M of matrices may differ from T, for example bf16
+/// with T = float.
 template <typename T, typename M = T>
 struct DeltaNetWeights : DeltaNetVectors<T> {
-  MatrixOf<M> in;   ///< (width,C) rows that project h to q, k, v, z, b, a
+  MatrixOf<M> in;   ///< (width,C) rows that project the input h to [q | k | v | z | b | a]
   MatrixOf<M> out;  ///< (C,Hv·Dv)
 };
 
@@ -69,8 +69,8 @@ class DeltaNet {
   LinearAttentionOptions rule_options() const;
 
  private:
-  /// Tokens [first, first + count) of each sequence, which are computed together. A pass consists of one or more such
-  /// parts.
+  /// A part of a pass: tokens [first, first + count) of each sequence, which are computed together. A pass consists of
+  /// one or more parts.
   struct Part {
     std::int64_t first = 0, count = 0;
   };

@@ -15,13 +15,13 @@
 namespace headgate::layers {
 
 struct DeltaNetShape {
-  std::int64_t B = 0, T = 0, C = 0;   ///< number of sequences, tokens per sequence, channels
+  std::int64_t B = 0, T = 0, C = 0;   ///< B sequences of T tokens with C channels
   std::int64_t Hk = 0, Hv = 0;        ///< number of key heads and of value heads; Hv is a multiple of Hk
   std::int64_t D = 0, Dv = 0;         ///< features of a key head and of a value head
   std::int64_t K = 4;                 ///< number of taps of the convolution
   double norm_eps = 1e-6;             ///< epsilon of the norm of each head's output
   double beta_scale = 1.0;            ///< β = beta_scale·σ(b); 2 allows negative eigenvalues of the state transition
-  GateFn output_gate = GateFn::silu;  ///< function g of the output gate g(z), which multiplies norm(o)
+  GateFn output_gate = GateFn::silu;  ///< function g of the output gate: norm(o) is multiplied by g(z)
   ActivationRounding rounding = ActivationRounding::none;  ///< rounding of the input of the output projection
 
   std::int64_t N() const { return B * T; }
@@ -32,7 +32,8 @@ struct DeltaNetShape {
 /// Throws Error if the operations do not support the sizes.
 void validate(const DeltaNetShape& shape);
 
-/// First column of each part of a token's projection [q | k | v | z | b | a]. q begins at column 0.
+/// First column of each part of a token's projection [q | k | v | z | b | a]. q is not listed, because it begins at
+/// column 0.
 struct DeltaNetColumns {
   std::int64_t k = 0, v = 0, z = 0, b = 0, a = 0, width = 0;
 };
@@ -49,7 +50,7 @@ struct DeltaNetState {
   View<T, 2> b, a;        ///< (N,Hv) logits of β and of the decay
 
   View<T, 2> convolved;  ///< (N,channels) [q | k | v] after the convolution; the next three members view its columns
-  View<T, 3> q, k, v;    ///< heads of `convolved`: (N,Hk,D), (N,Hk,D), (N,Hv,Dv); q and k before their L2 norm
+  View<T, 3> q, k, v;    ///< (N,Hk,D), (N,Hk,D), (N,Hv,Dv) heads of `convolved`, before the L2 norm of q and k
   View<Wide<T>, 2> decay, beta;  ///< (N,Hv) g, the logarithm of the decay, and β
   View<T, 3> o;                  ///< (N,Hv,Dv) output of the delta rule
   View<T, 3> y;                  ///< (N,Hv,Dv) normed and gated output; input of W_o

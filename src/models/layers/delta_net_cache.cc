@@ -16,7 +16,8 @@ std::size_t bytes_of(const Shape& shape, DType dtype) {
   return bytes;
 }
 
-/// Returns the offset of the convolution's inputs in bytes: the size of the states, rounded up to the alignment.
+/// Returns the offset in bytes of the convolution's inputs in a block. They follow the states, whose size is rounded up
+/// to the alignment.
 std::size_t convolution_offset(const Shape& state, DType dtype) {
   constexpr std::size_t kAlign = Block::kAlign_bytes;
   return (bytes_of(state, dtype) + kAlign - 1) / kAlign * kAlign;
@@ -67,7 +68,7 @@ ConstTensorView DeltaNetCache::previous_state() const {
   return state(before->block);
 }
 
-/// Returns a block without a state in use. begin_part() and mark() ensure that there is one.
+/// Returns the index of a block that no saved state occupies. begin_part() and mark() allocate enough blocks.
 std::size_t DeltaNetCache::unused_block() const {
   for (std::size_t block = 0; block < blocks_.size(); ++block) {
     const auto holds = [block](const Kept& kept) { return kept.block == block; };
@@ -82,7 +83,7 @@ void DeltaNetCache::begin_pass() {
   forget();
 }
 
-/// Drops the states that truncate() does not need. These are all but the marked states, the state before the last pass,
+/// Drops the saved states that truncate() need not restore. Keeps the marked states, the state before the last pass,
 /// and the states after each of the last `keep` tokens.
 void DeltaNetCache::forget() {
   const auto forgotten = [this](const Kept& kept) {

@@ -23,7 +23,7 @@ namespace headgate::layers {
 /// current state and writes a new state to another block of memory. commit() then makes the new state the current one.
 class DeltaNetCache {
  public:
-  /// States that a part of a pass reads, and buffers for the states that it writes. Shapes: convolution
+  /// Buffers of a part of a pass: states to read, and memory for the states to write. Shapes: convolution
   /// (B,1,K−1,channels), state (B,Hv,D,Dv).
   struct Pass {
     ConstTensorView convolution, state;
@@ -31,18 +31,18 @@ class DeltaNetCache {
   };
 
   /// Creates a cache of zeros for states of type `dtype`. Allocates memory for 2 states, or for keep + 3 states if keep
-  /// ≥ 1. Each mark can add memory for one more. Throws Error unless `dtype` is f32 or f64 and keep ≥ 0.
+  /// ≥ 1. Each mark can later add memory for one more state. Throws Error unless `dtype` is f32 or f64 and keep ≥ 0.
   explicit DeltaNetCache(const DeltaNetShape& shape, DType dtype = DType::f32, std::int64_t keep = 0);
 
-  /// Returns the size in bytes of a cache with this shape and type, before `keep` and mark() add to it.
+  /// Returns the size in bytes of a cache with this shape and type, without the memory that `keep` and mark() add.
   static std::size_t planned_bytes(const DeltaNetShape& shape, DType dtype);
 
-  /// Begins a forward pass. From then on, truncate() can undo the previous pass only with `keep` or a mark, which keep
-  /// the state before it.
+  /// Begins a forward pass. truncate() can then no longer restore the state before the previous pass, unless `keep` or
+  /// a mark keeps that state.
   void begin_pass();
-  /// Returns how many tokens the next part of a pass has, when `left` ≥ 1 tokens remain.
+  /// Returns the number of tokens in the next part of a pass that has `left` ≥ 1 tokens left.
   /// - Without `keep`, a pass has one part.
-  /// - With `keep`, the first part has all tokens but the last `keep`. Each of these is a part of its own.
+  /// - With `keep`, the last `keep` tokens are parts of one token each. One part before them has all other tokens.
   std::int64_t next_part(std::int64_t left) const { return left > keep_ ? left - keep_ : 1; }
   /// Begins a part of a pass and returns its buffers.
   Pass begin_part();
@@ -50,7 +50,7 @@ class DeltaNetCache {
   /// called.
   void commit(std::int64_t T);
 
-  /// Returns the states (B,Hv,D,Dv) that the last pass read. Valid until the next begin_pass().
+  /// Returns the states (B,Hv,D,Dv) from before the last pass. The view is valid until the next begin_pass().
   ConstTensorView previous_state() const;
 
   /// Returns the number of tokens of each sequence so far.
@@ -64,24 +64,25 @@ class DeltaNetCache {
   /// - the `keep` lengths before the current one
   std::int64_t reachable(std::int64_t length) const;
   /// Truncates each sequence to its first `length` tokens. The restored state is bitwise identical to the state after
-  /// these tokens. Throws Error if reachable(length) is not `length`.
+  /// these tokens. Throws Error if truncate() cannot restore `length` (see reachable()).
   void truncate(std::int64_t length);
 
   /// Returns the number of bytes allocated.
   std::size_t bytes() const { return blocks_.size() * blocks_.front().bytes(); }
-  /// Returns how many bytes are read to decode one more token of each sequence. As many bytes are written.
+  /// Returns how many bytes are read to decode one more token of each sequence. Decoding also writes this number of
+  /// bytes.
   std::size_t step_bytes() const;
 
  private:
-  /// A state that truncate() can restore, and the length of the sequences at that state.
+  /// Describes a saved state, which truncate() can restore, and the length of the sequences at that state.
   struct Kept {
     std::size_t block = 0;  ///< index in blocks_
     std::int64_t length = 0;
     bool marked = false;
   };
 
-  /// Returns how many blocks states without a mark need: one for the current state and one for the state that a part
-  /// writes. `keep` adds blocks for the state before the pass and for the states of the last `keep` tokens.
+  /// Returns the number of blocks that unmarked states need. The current state needs one, and so does the state that a
+  /// part writes. With `keep`, the state before the pass needs one, and so does each of the last `keep` tokens.
   static std::size_t least_blocks(std::int64_t keep) { return keep == 0 ? 2 : static_cast<std::size_t>(keep) + 3; }
   void forget();
   TensorView convolution(std::size_t block) const;
@@ -92,10 +93,10 @@ class DeltaNetCache {
 
   DType dtype_;
   std::int64_t keep_;
-  std::int64_t pass_begin_ = 0;  ///< length before the last pass
+  std::int64_t pass_begin_ = 0;  ///< length of the sequences before the last pass
   Shape convolution_shape_, state_shape_;
   std::vector<Block> blocks_;
-  std::vector<Kept> kept_;  ///< in order of length; the last one is the current state
+  std::vector<Kept> kept_;  ///< saved states, in ascending order of length; the last one is the current state
 };
 
 }  // namespace headgate::layers

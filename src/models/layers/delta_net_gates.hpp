@@ -19,9 +19,9 @@ template <typename T>
 void delta_gates_forward(View<Wide<T>, 2> decay, View<Wide<T>, 2> beta, const DeltaGates<T>& gates,
                          const ExecutionContext& context);
 
-/// Computes the gradients of the logits, da(N,H) and db(N,H); db may be dbeta. Overwrites ddecay(N,H), the gradient of
-/// g, with ddecay·g. Summed over the tokens, da is the gradient of dt_bias, and the new ddecay is the gradient of
-/// a_log.
+/// Computes the gradients of the logits, da(N,H) and db(N,H). db may be dbeta. Multiplies ddecay(N,H), the gradient of
+/// g, by g in place. The sum of da over the tokens is the gradient of dt_bias. The sum of the new ddecay over the
+/// tokens is the gradient of a_log.
 template <typename T>
 void delta_gates_backward(View<T, 2> da, View<T, 2> db, View<Wide<T>, 2> ddecay, ConstView<Wide<T>, 2> dbeta,
                           ConstView<Wide<T>, 2> decay, const DeltaGates<T>& gates, const ExecutionContext& context);

@@ -58,7 +58,8 @@ void silu_backward_rows(const View<T, 3>& dx, const View<const T, 3>& dy, const 
       each_vector<W>(x.shape[2], [&](std::int64_t i, auto lanes) HWY_ATTR {
         const auto z = lanes.load(in + i);
         const SigmoidPair<Tag<W>> s(d, z);
-        const auto slope = hn::MulAdd(hn::Mul(z, s.sigma), s.complement, s.sigma);  // silu′(z) = σ + zσ(1 − σ)
+        // silu′(z) = σ + zσ(1 − σ), where σ is σ(z).
+        const auto slope = hn::MulAdd(hn::Mul(z, s.sigma), s.complement, s.sigma);
         lanes.store(hn::Mul(lanes.load(g + i), slope), out + i);
       });
     }

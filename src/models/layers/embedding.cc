@@ -41,8 +41,8 @@ namespace {
 
 HEADGATE_TARGET_TABLE(scatter_columns);
 
-/// Calls copy(to, from, C) for every token, on the threads of the context. `to` is the token's row in y, and `from` its
-/// row in the table.
+/// Calls copy(to, from, C) for every token, on the threads of the context. `to` is the token's row in y, and `from` is
+/// the token's row in the table.
 template <typename T, typename M, class Copy>
 void gather(const View<T, 2>& y, const View<const M, 2>& table, const View<const std::int32_t, 1>& tokens,
             const ExecutionContext& context, const Copy& copy) {

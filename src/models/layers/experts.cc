@@ -70,8 +70,8 @@ void choose(std::int32_t* chosen, T* scores, std::int64_t k, std::int64_t E, con
   }
 }
 
-/// Computes the softmax weights of the chosen experts. On entry, `weights` has their logits in descending order. `all`
-/// has the logits of all E experts.
+/// Replaces the logits in `weights` by the softmax weights of the chosen experts. On entry, `weights` has the chosen
+/// logits in descending order. `all` has the logits of all E experts.
 template <typename T>
 void softmax_weights(T* weights, const T* all, const ExpertsShape& shape) {
   const T largest = weights[0];
@@ -101,8 +101,8 @@ void group_by_expert(const ExpertsState<T>& state) {
   std::fill_n(first, E + 1, std::int64_t{0});
   for (std::int64_t i = 0; i < N * active; ++i) ++first[state.chosen.data[i] + 1];
   for (std::int64_t e = 0; e < E; ++e) first[e + 1] += first[e];
-  // The loop uses first[e] as the next free slot of expert e. After the loop, it is the start of the next expert's
-  // slots, and copy_backward() moves it to first[e + 1].
+  // Uses first[e] in the loop as the next free slot of expert e. After the loop, first[e] is the first slot of the
+  // next expert. copy_backward() then moves the value to first[e + 1].
   for (std::int64_t n = 0; n < N; ++n) {
     for (std::int64_t i = 0; i < active; ++i) {
       const std::int64_t slot = first[state.chosen(n, i)]++;
@@ -144,10 +144,10 @@ void route_tokens(const ExpertsState<T>& state, ConstView<T, 1> bias, const Expe
 
 namespace {
 
-/// The biases, the activation and the activation limit of one expert.
+/// Parameters of one expert besides its matrices: biases, activation and limit.
 template <typename T>
 struct ExpertTerms {
-  View<const T, 1> gate_up_bias;  ///< (2F) bias of gate and up; absent: no bias
+  View<const T, 1> gate_up_bias;  ///< (2F) bias of [gate | up]; absent: no bias
   View<const T, 1> down_bias;     ///< (C) bias of down; absent: no bias
   ExpertActivation activation = ExpertActivation::swiglu;
   double limit = 0.0;
@@ -184,8 +184,8 @@ struct ExpertPass {
     });
   }
 
-  /// Multiplies the activations by factor(row), which costs less than multiplying the outputs. `first_token` says
-  /// whether row 0 of x is the first token of its sequence.
+  /// Scales the activations, not the outputs, by factor(row), because this costs less. `first_token` tells whether row
+  /// 0 of x is the first token of its sequence.
   template <typename M, class Factor>
   void operator()(const View<T, 2>& out, const View<const T, 2>& x, const ExpertMatrices<M>& expert,
                   const ExpertTerms<T>& terms, Update update, bool first_token, const Factor& factor) const {
@@ -208,7 +208,7 @@ struct ExpertPass {
   }
 };
 
-/// Sets row i of `to` to row tokens(i) of `from`.
+/// Copies row tokens(i) of `from` to row i of `to`, for every i.
 template <typename T>
 void gather_rows(const View<T, 2>& to, const View<const T, 2>& from, const View<std::int32_t, 1>& tokens,
                  const ExecutionContext& context) {
@@ -245,9 +245,9 @@ void add_experts(const View<T, 2>& out, const View<const T, 2>& h, const Experts
       terms.gate_up_bias = weights.gate_up_bias.range(0, 2 * e * shape.I, 2 * shape.I);
     if (weights.down_bias.present()) terms.down_bias = weights.down_bias.range(0, e * shape.C, shape.C);
     const auto factor = [&](std::int64_t row) { return state.slot_weights(slot + row); };
-    // If an expert has one token, as usual in decoding, its output can be added directly to `out`. This would change
-    // the order of additions if there is a down bias. For several tokens, the bias is added to the expert's output
-    // first. One token with a down bias therefore takes the same path as several.
+    // Adds the output directly to `out` if the expert has one token and no down bias. One token is usual in decoding.
+    // With several tokens, a down bias is added to the expert's output first. A direct sum with a down bias would
+    // change this order of additions.
     if (count == 1 && !terms.down_bias.present()) {
       const std::int64_t n = state.slot_tokens(slot);
       pass(out.range(0, n, 1), h.range(0, n, 1), expert, terms, Update::add, n == 0, factor);

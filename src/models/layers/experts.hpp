@@ -17,21 +17,20 @@
 
 namespace headgate::layers {
 
-/// The function of a token's logits that chooses experts and their weights.
+/// Selects how a router chooses experts from a token's logits, and how it computes their weights.
+/// - softmax: chooses the largest logits. A weight is the softmax over all E logits. A renormalised weight is the
+///   softmax over the chosen logits.
+/// - sigmoid: chooses the largest σ(logit) + bias. A weight is σ(logit). A renormalised weight is σ(logit) divided by
+///   (the sum over the chosen + 1e-20).
 ///
-///   router   | chooses the largest      | weight of an expert    | renormalised weight
-///   softmax  | logits                   | softmax over all E     | softmax over the chosen
-///   sigmoid  | σ(logit) + bias          | σ(logit)               | σ(logit) / (Σ over the chosen + 1e-20)
-///
-/// Among equal scores the expert with the lowest index is chosen. Weights are computed in the layer's type T.
+/// Among equal scores, the router chooses the expert with the lowest index. Weights are computed in the layer's type T.
 enum class ExpertRouter : std::int32_t { softmax, sigmoid };
 
-/// The activation of an expert, computed from its projections `gate` and `up`.
+/// Selects the activation of an expert, a function of its projections `gate` and `up`.
+/// - swiglu: s ∘ u with s = min(silu(gate), limit); see swiglu_forward() and swiglu_clamped_forward().
+/// - shifted_swiglu: g ∘ σ(1.702 · g) ∘ (u + 1) with g = min(gate, limit); see swiglu_shifted_forward().
 ///
-///   swiglu         | s ∘ u, s = min(silu(gate), limit)                | swiglu_forward, swiglu_clamped_forward
-///   shifted_swiglu | g ∘ σ(1.702 · g) ∘ (u + 1), g = min(gate, limit) | swiglu_shifted_forward
-///
-/// u = clamp(up, −limit, limit). If the limit is 0, s, g and u are not bounded.
+/// Both use u = clamp(up, −limit, limit). If the limit is 0, s, g and u are not bounded.
 enum class ExpertActivation : std::int32_t { swiglu, shifted_swiglu };
 
 struct ExpertsShape {
@@ -55,12 +54,12 @@ void validate(const ExpertsShape& shape);
 /// Matrices of one SwiGLU expert: down · (silu(gate·x) ∘ up·x). `gate` and `up` may view rows of one tensor.
 template <typename M>
 struct ExpertMatrices {
-  MatrixOf<M> gate, up;  ///< (I,C), or (S,C) for the shared expert
-  MatrixOf<M> down;      ///< (C,I), or (C,S) for the shared expert
+  MatrixOf<M> gate, up;  ///< (I,C) for a routed expert, (S,C) for the shared expert
+  MatrixOf<M> down;      ///< (C,I) for a routed expert, (C,S) for the shared expert
 };
 
-/// Weights of a layer of experts. The router and the vectors have elements T. The matrices of experts have elements M,
-/// which may be another type, for example bf16 with T = const float.
+/// Weights of a layer of experts. The router and the vectors have elements of type T. The experts' matrices have
+/// elements of type M, which may differ, for example bf16 with T = const float.
 template <typename T, typename M = T>
 struct ExpertsWeights {
   View<T, 2> router;       ///< (E,C)
@@ -69,7 +68,7 @@ struct ExpertsWeights {
   /// Returns the matrices of expert e. Called only for experts that the router chose, so that a mapped file is not read
   /// for the others.
   std::function<ExpertMatrices<M>(std::int64_t e)> expert;
-  ExpertMatrices<M> shared;  ///< absent if S is 0
+  ExpertMatrices<M> shared;  ///< matrices of the shared expert; absent if S is 0
   View<T, 2> shared_gate;    ///< (1,C) σ(shared_gate·x) multiplies the shared expert's output; absent: no gate
   View<T, 1> gate_up_bias;   ///< (E·2I) biases of gate and up, expert by expert; absent: no bias
   View<T, 1> down_bias;      ///< (E·C) biases of down, expert by expert; absent: no bias
@@ -85,27 +84,28 @@ struct ExpertsState {
   View<std::int32_t, 2> chosen;  ///< (N,active) chosen experts, best first
   View<T, 2> weights;            ///< (N,active) weights of the chosen experts
 
-  // The (token, expert) pairs, grouped by expert. Slots first[e] to first[e + 1] − 1 hold the pairs of expert e: the
-  // tokens in ascending order, and their weights.
+  // The (token, expert) pairs, grouped by expert in slots. Slots first[e] to first[e + 1] − 1 hold the tokens of expert
+  // e, in ascending order, and their weights.
   View<std::int64_t, 1> first;        ///< (E+1)
   View<std::int32_t, 1> slot_tokens;  ///< (N·active)
   View<T, 1> slot_weights;            ///< (N·active)
 
   View<T, 2> rows;           ///< (N,C) inputs of one expert
-  View<T, 2> gate_up;        ///< (N,2·max(I,S)) gate and up projections of one expert
+  View<T, 2> gate_up;        ///< (N,2·max(I,S)) [gate | up] projections of one expert
   View<T, 2> activation;     ///< (N,max(I,S))
   View<T, 2> y;              ///< (N,C) outputs of one expert
-  View<T, 2> shared_logits;  ///< (N,1) logits of the shared expert's gate; absent if S is 0
+  View<T, 2> shared_logits;  ///< (N,1) logits of the gate on the shared expert; absent if S is 0
 };
 
-/// Chooses the experts of each token from `logits`: computes `chosen`, `weights` and the slots. `bias` is router_bias.
+/// Chooses the experts of each token from state.logits. Writes state.chosen, state.weights and the slots of `state`.
+/// `bias` is router_bias of the sigmoid router.
 template <typename T>
 void route_tokens(const ExpertsState<T>& state, ConstView<T, 1> bias, const ExpertsShape& shape,
                   const ExecutionContext& context);
 
-/// Computes y = Σ weight · expert(h) + shared expert(h) for h(N,C). Then sets out(N,C) to y or adds y to out, as
-/// `update` selects. Sums a token's experts in ascending order of index, then the shared expert, at any number of
-/// threads. An expert processes all its tokens at once, so its matrices are read once.
+/// Computes y = Σ weight · expert(h) + shared expert(h) for h(N,C). Sets out(N,C) to y or adds y to out, as `update`
+/// selects. Sums a token's experts in ascending order of index, then the shared expert. This order holds at any number
+/// of threads. An expert processes all its tokens at once, so its matrices are read once.
 template <typename T, typename M>
 void experts_forward(View<T, 2> out, ConstView<T, 2> h, const ExpertsWeights<const T, M>& weights,
                      const ExpertsState<T>& state, const ExpertsShape& shape, Update update,

@@ -50,7 +50,7 @@ struct SharedGateBackward {
 HWY_BEFORE_NAMESPACE();
 namespace headgate::layers::HWY_NAMESPACE {
 
-/// Computes g(z) for one logit and returns it in all lanes.
+/// Computes the gate g(z) of one logit z and returns it in all lanes.
 template <typename T, class Function>
 HWY_INLINE Vec<Wide<T>> value_at(const Function& gate, T z) {
   const Tag<Wide<T>> d;
@@ -190,8 +190,8 @@ void for_tokens(const std::array<std::int64_t, 3>& shape, const ExecutionContext
             [&work](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) { work(begin, end); });
 }
 
-/// Returns whether z, which holds logits or their gradients, fits the gated tensor u. z needs one number per element or
-/// one per head.
+/// Returns whether z has a shape that fits the gated tensor u: one number per element of u, or one per head. z holds
+/// gate logits or their gradients.
 template <typename T, typename U>
 bool gates(const View<T, 3>& z, const View<U, 3>& u) {
   return z.shape[0] == u.shape[0] && z.shape[1] == u.shape[1] && (z.shape[2] == u.shape[2] || z.shape[2] == 1) &&
@@ -258,7 +258,7 @@ void add_bias(View<T, 2> x, ConstView<Wide<T>, 1> b, const ExecutionContext& con
 
 template <typename Sum, typename T>
 void add_column_sums(View<Sum, 1> db, ConstView<T, 2> dx, const ExecutionContext& context) {
-  constexpr std::int64_t kColumns = kFalseSharingElements<T>;  // columns summed at a time, which fill whole cache lines
+  constexpr std::int64_t kColumns = kFalseSharingElements<T>;  // columns that are summed at a time
   const std::int64_t N = dx.shape[0], W = dx.shape[1];
   assert(db.shape[0] == W && has_whole_rows(dx) && has_whole_rows(db));
   const auto add_columns = [&](std::int64_t first, std::int64_t columns) {

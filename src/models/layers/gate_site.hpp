@@ -12,15 +12,15 @@
 
 namespace headgate::layers {
 
-/// First column of each part of the fused projection (N,width). The parts are q (Hq·D columns), the gate logits z, k
-/// and v (Hkv·D columns each). z is present if the gate logits are projected.
+/// First column of each part of the fused projection (N,width). The parts are q with Hq·D columns, the gate logits z,
+/// and k and v with Hkv·D columns each. z is present only if it is projected from the layer's input.
 struct ProjectionColumns {
   std::int64_t q = 0, gate = 0, k = 0, v = 0, width = 0;
 };
 
 enum class GateSite : std::int32_t { none, g1, g2, g3, g4, g5 };
 
-/// Selects the values of an elementwise gate for a token:
+/// Tells which values an elementwise gate has for a token:
 /// - query: one value per feature of each query head
 /// - key_value: one value per feature of each key/value head
 /// - none: one value per channel of the layer
@@ -31,7 +31,7 @@ struct GateSiteRow {
   std::string_view word;
   std::string_view acts_on;
   GateHeads heads;
-  /// Where the projection that the gate acts on begins (a member of ProjectionColumns). Null if the gate acts on
+  /// First column of the projection that the gate acts on, as a member of ProjectionColumns. Null if the gate acts on
   /// another tensor. Gates on projections act before QK-norm and RoPE.
   std::int64_t ProjectionColumns::*column;
 };

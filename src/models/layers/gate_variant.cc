@@ -21,8 +21,8 @@ std::string underscored(std::string_view text) {
   return out;
 }
 
-/// Returns the longest name of an Enum value that begins `text` and is followed by '_' or the end. Ignores the name
-/// "none".
+/// Finds the longest name of an Enum value at the beginning of `text`. The end of `text` or '_' must follow the name.
+/// Ignores the name "none".
 template <typename Enum>
 std::optional<Word<Enum>> leading_word(std::string_view text) {
   std::optional<Word<Enum>> best;

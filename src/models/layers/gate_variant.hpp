@@ -15,17 +15,15 @@
 
 namespace headgate::layers {
 
-/// The granularity of a gate.
-///
-///   headwise    | one gate per (token, head); at g5 one per token
-///   elementwise | one gate per (token, head, feature); at g5 one per (token, channel)
-///   head_shared | one gate per (token, feature): the mean over heads of fn(z), with elementwise logits z
+/// Selects the granularity of a gate.
+/// - headwise: one gate per (token, head); at g5, one per token.
+/// - elementwise: one gate per (token, head, feature); at g5, one per (token, channel).
+/// - head_shared: one gate per (token, feature), the mean over heads of fn(z), with elementwise logits z.
 enum class GateGrain : std::int32_t { headwise, elementwise, head_shared };
 
-/// The source of the logits z.
-///
-///   input     | z = h·Wz
-///   parameter | z is a learned (heads, features) tensor that starts at zero, the same for every token
+/// Selects the source of the gate logits z.
+/// - input: z = h·Wz, computed from the layer's input h.
+/// - parameter: z is a learned (heads, features) tensor, the same for every token, that starts at zero.
 enum class GateSource : std::int32_t { input, parameter };
 
 /// Returns a description of the source of the logits, for help texts.
@@ -33,19 +31,18 @@ constexpr std::string_view explanation_of(GateSource source) {
   return source == GateSource::input ? "the layer's input" : "learned, the same for every token";
 }
 
-/// The bias of the logits. learned: adds a learned vector to z = h·Wz, with the initial value GateVariant::bias_init.
+/// Selects a bias of the gate logits. learned: adds a learned vector to z = h·Wz, which starts at
+/// GateVariant::bias_init.
 enum class GateBias : std::int32_t { none, learned };
 
-/// An operation on the attention output in place of a gate, as a control in experiments.
-///
-///   head_rmsnorm | RMSNorm per head, with one weight of head_dim for all heads
-///   silu         | silu(y), without parameters
+/// Selects an operation on the attention output y that replaces the gate, as a control in experiments.
+/// - head_rmsnorm: RMSNorm per head, with one weight of head_dim numbers for all heads.
+/// - silu: silu(y), without parameters.
 enum class OutputControl : std::int32_t { none, head_rmsnorm, silu };
 
-/// An extra logit per query head in the softmax denominator.
-///
-///   learned    | a parameter that starts at zero
-///   off_by_one | zero
+/// Selects an attention sink: an extra logit per query head in the softmax denominator.
+/// - learned: the logit is a parameter that starts at zero.
+/// - off_by_one: the logit is zero.
 enum class SinkKind : std::int32_t { none, learned, off_by_one };
 
 struct GateVariant {
@@ -65,10 +62,10 @@ struct GateVariant {
 
 inline bool has_gate(const GateVariant& variant) { return variant.site != GateSite::none; }
 
-// Three functions say where the gate acts. At most one of them returns true.
-// - gates_attention(): on the attention output, where the attention kernel applies it
-// - gates_projection(): on q, k or v
-// - gates_layer_output(): on the layer's output
+// Three functions tell which tensor the gate acts on. At most one of them returns true.
+// - gates_attention(): the attention output; the attention kernel applies the gate.
+// - gates_projection(): q, k or v.
+// - gates_layer_output(): the layer's output.
 inline bool gates_attention(const GateVariant& variant) { return variant.site == GateSite::g1; }
 
 /// Returns whether attention can skip query rows with a closed gate, which requires a gate that multiplies the
@@ -90,9 +87,10 @@ inline bool shares_gate(const GateVariant& variant) {
 /// - a gate without a function
 /// - head_shared at g5
 /// - an output_control together with a gate
-/// - a bias of the logits without a matrix Wz
+/// - a learned bias of the logits without the matrix Wz
 ///
-/// The message is one line that begins with the config.json key of the invalid part. Does not check numbers.
+/// The message is one line that begins with the config.json key of the invalid part. Does not check the numbers
+/// bias_init and init_std.
 void validate(const GateVariant& variant);
 
 /// Returns the name of a gate variant: the parts that differ from a plain layer, joined by '-'. Examples: "none",

@@ -72,8 +72,8 @@ View<const T, 3> GatedAttention<T>::logits(const AttentionVectors<const Wide<T>>
   }
 }
 
-/// Returns the values to which rule() is applied. These are the gate logits. If all heads share one gate, they are the
-/// values of this gate.
+/// Returns the numbers to which rule() applies its function. These are the gate logits. If all heads share one gate,
+/// they are the values of the shared gate.
 template <typename T>
 View<const T, 3> GatedAttention<T>::effective_logits(const AttentionVectors<const Wide<T>>& weights,
                                                      const AttentionState<T>& state) const {
@@ -82,7 +82,7 @@ View<const T, 3> GatedAttention<T>::effective_logits(const AttentionVectors<cons
 }
 
 /// Returns the function and the operation of the gate. If all heads share one gate, the function is the identity,
-/// because effective_logits() has applied it already.
+/// because effective_logits() already returns values of the function.
 template <typename T>
 GateRule GatedAttention<T>::rule() const {
   return {shares_gate(shape_.gate) ? GateFn::identity : shape_.gate.fn, shape_.gate.op};
@@ -187,7 +187,8 @@ void GatedAttention<T>::forward(View<O, 2> out, ConstView<T, 2> h, const Attenti
   }
 }
 
-/// Computes y and lse. Also computes the attention output before the gate, if the backward pass or `replaced` needs it.
+/// Computes attention: its output y and lse. Also stores the output before the gate if the backward pass or `replaced`
+/// needs it.
 template <typename T>
 void GatedAttention<T>::attend(const AttentionVectors<const Wide<T>>& weights, const AttentionState<T>& state,
                                AttentionSkip* skip, AttentionCache* cache, const HeadOverride<T>* replaced) const {
@@ -203,9 +204,9 @@ void GatedAttention<T>::attend(const AttentionVectors<const Wide<T>>& weights, c
   if (cache != nullptr) {
     cached = cache->append(in.k, in.v);
     if (std::is_same_v<T, BFloat16> && cache->dtype() == DType::f32) {
-      // Rounds all keys and values to bf16, because attention with bf16 queries cannot read an f32 cache. Those that
-      // were bf16 when they were appended do not change. The last keys belong to the current tokens, as bottom-right
-      // causal alignment requires.
+      // Rounds all keys and values to bf16, because attention with bf16 queries cannot read an f32 cache. Numbers that
+      // were bf16 when appended do not change. The last keys belong to the current tokens, as bottom-right causal
+      // alignment requires.
       const AttentionCache::RoundedKeys keys = cache->rounded_keys(context_);
       in.k = keys.k;
       in.v = keys.v;
@@ -274,7 +275,8 @@ void GatedAttention<T>::backward(View<Wide<T>, 2> dh, const AttentionWeights<Wid
   linear_backward_weight(gradients.in, gates_alone ? d.dlogits : d.dprojection, h, context_);
 }
 
-/// Backpropagates through the output control: replaces shared_.dy, the gradient of W_o's input, by the gradient of y.
+/// Backpropagates through OutputControl. Replaces the contents of shared_.dy, the gradient of W_o's input, by the
+/// gradient of y.
 template <typename T>
 void GatedAttention<T>::control_backward(const AttentionWeights<Wide<T>>& gradients,
                                          const AttentionWeights<const Wide<T>, const T>& weights,

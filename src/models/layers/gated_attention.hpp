@@ -24,8 +24,8 @@
 
 namespace headgate::layers {
 
-/// Weights besides the projection matrices (elements const T), or their accumulated gradients (elements T). Members
-/// that the gate variant does not use are absent.
+/// Weights other than the projection matrices, with elements const T, or their accumulated gradients, with elements T.
+/// Members that the gate variant does not use are absent.
 template <typename T>
 struct AttentionVectors {
   View<T, 1> gate_bias;       ///< (heads·features) bias of the gate logits
@@ -44,7 +44,7 @@ struct AttentionVectors {
 /// StoredBlocks.
 template <typename T, typename M = T>
 struct AttentionWeights : AttentionVectors<T> {
-  MatrixOf<M> in;   ///< (width,C) rows of q_proj, gate_proj, k_proj, v_proj
+  MatrixOf<M> in;   ///< (width,C) rows of q_proj, gate_proj, k_proj and v_proj, in this order
   MatrixOf<M> out;  ///< (C,Hq·D)
 };
 
@@ -53,11 +53,11 @@ struct AttentionWeights : AttentionVectors<T> {
 template <typename T>
 class GatedAttention {
  public:
-  /// Computes the constants in `shared`: RoPE's tables for positions 0 … T−1, and zero sinks. `context` must come from
-  /// resolved().
+  /// Computes the constants in `shared`: zero sinks, and RoPE's tables for positions 0 to T − 1. `context` must come
+  /// from resolved().
   GatedAttention(const GatedAttentionShape& shape, const AttentionShared<T>& shared, const ExecutionContext& context);
 
-  /// Sets the positions of the T tokens to first … first + T−1.
+  /// Sets the positions of the T tokens to `first`, first + 1, …, first + T − 1.
   void set_first_position(std::int64_t first);
 
   /// Computes the layer for h(N,C): out(N,C) = layer(h), or out += layer(h), as `update` selects. Elements O of `out`
@@ -72,9 +72,9 @@ class GatedAttention {
                const AttentionState<T>& state, Update update, AttentionSkip* skip = nullptr,
                AttentionCache* cache = nullptr, const HeadOverride<T>* replaced = nullptr) const;
 
-  /// Computes dh(N,C) from dout(N,C) and adds the gradients of the weights. h, weights and state must be the same as in
-  /// the forward pass. A matrix that is absent in `gradients` gets no gradient. gradients.in may view only the rows of
-  /// the gate.
+  /// Computes dh(N,C) from dout(N,C) and adds the gradients of the weights to `gradients`. h, weights and state must be
+  /// the same as in the forward pass. A matrix that is absent in `gradients` gets no gradient. gradients.in may view
+  /// only the rows of gate_proj.
   void backward(View<Wide<T>, 2> dh, const AttentionWeights<Wide<T>>& gradients, ConstView<T, 2> dout,
                 ConstView<T, 2> h, const AttentionWeights<const Wide<T>, const T>& weights,
                 const AttentionState<T>& state) const;

@@ -18,7 +18,7 @@ template <typename In, typename Out>
 void multiply_in_parts(const Product<In, Out>& p, const ExecutionContext& context) {
   assert(p.fits());
   if (p.M() == 0 || p.N() == 0) return;
-  if (p.K() == 0) {  // the libraries do not write `out` if K is 0
+  if (p.K() == 0) {  // handled here, because the libraries do not write `out` if K is 0
     for (std::int64_t i = 0; i < p.M() && p.update == Update::overwrite; ++i) std::fill_n(p.out.at(i), p.N(), Out{});
     return;
   }
@@ -88,10 +88,10 @@ void multiply_bf16(const Product<BFloat16, Out>& p, const ExecutionContext& cont
 }  // namespace
 
 Parts parts_of_product(const ExecutionContext& context, std::int64_t cut, std::int64_t products) {
-  constexpr std::int64_t kTile = 16;  // parts begin at multiples of 16, the number of f32 elements in an AVX-512 vector
-  // Counts 16 multiply-adds as one operation, so that a part has at least 262,144 multiply-adds. This takes 4.4 µs at
-  // the 118 GFLOP/s of a Zen 4 core. Smaller parts would not pay, because each thread packs a copy of the shared
-  // operand.
+  constexpr std::int64_t kTile = 16;  // parts begin at multiples of the 16 f32 elements of an AVX-512 vector
+  // Counts 16 multiply-adds as one operation, so that a part has at least 262,144 multiply-adds. These take 4.4 µs at
+  // the 118 GFLOP/s of a Zen 4 core. Smaller parts would not pay, because each thread packs its own copy of the operand
+  // that all threads share.
   constexpr std::int64_t kPerOperation = 16;
   return parts_of(context, cut, products / kPerOperation, kTile);
 }

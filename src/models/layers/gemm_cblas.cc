@@ -25,7 +25,7 @@ bool has_bf16_gemm() { return false; }
 
 GemmMemory gemm_memory() { return {0, std::uint64_t{128} << 20}; }  // OpenBLAS has one buffer of this size per thread
 
-/// Sets OpenBLAS to one thread, because its own threads would compete with the threads of multiply().
+/// Limits OpenBLAS to one thread, because threads of OpenBLAS would compete with those of multiply().
 bool prepare_gemm() {
   openblas_set_num_threads(1);
   return true;

@@ -33,7 +33,7 @@ class IsolatedCall {
   IsolatedCall& operator=(const IsolatedCall&) = delete;
 
  private:
-  /// Returns all signals except those that an instruction of the thread itself raises, such as SIGSEGV.
+  /// Returns all signals except those that the thread's own instructions raise, such as SIGSEGV.
   static const sigset_t& asynchronous_signals() {
     static const sigset_t signals = [] {
       sigset_t set;
@@ -89,7 +89,8 @@ struct Kernel {
 template <typename Out>
 Kernel make_kernel(const Product<BFloat16, Out>& p) {
   dnnl::primitive_attr attributes;
-  // Uses scratch memory of the calling thread. By default, it would belong to the thread that creates the kernel.
+  // Uses scratch memory of the calling thread. By default, the scratch memory belongs to the thread that creates the
+  // kernel.
   attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
   if (p.update == Update::add) {
     dnnl::post_ops sum;
@@ -133,8 +134,8 @@ void copy_column(const View<T, 2>& to, const View<const T, 2>& from) {
   for (std::int64_t i = 0; i < from.shape[0]; ++i) to(i, 0) = from(i, 0);
 }
 
-/// Copies a single column into contiguous memory, because oneDNN 3.7 ignores the column's stride. Applies to `out` with
-/// one column, and to a transposed `a` with one column.
+/// Works around oneDNN 3.7, which ignores the stride of a matrix with one column. Copies such a column to contiguous
+/// memory. Applies to `out` with one column, and to a transposed `a` with one column.
 template <typename Out>
 class WithoutLooseColumns {
  public:
@@ -213,7 +214,7 @@ bool has_bf16_gemm() {
 }
 
 GemmMemory gemm_memory() {
-  // In its first product, oneDNN 2.6 maps 6 MiB for its f32 kernels and 12 MiB for the kernels that multiply a few
+  // In the first product, oneDNN 2.6 maps 6 MiB for its f32 kernels and 12 MiB for the kernels that multiply a few
   // rows. In addition, each thread packs up to 9984 × 384 numbers of one operand and 384 × 384 of the other.
   return {std::uint64_t{24} << 20, std::uint64_t{16} << 20};
 }

@@ -51,7 +51,7 @@ void require_products(std::int64_t threads) {
   const std::int64_t more = threads - allowed;
   if (more <= 0) return;
   const GemmMemory needed = gemm_memory();
-  constexpr std::uint64_t kStack_bytes = std::uint64_t{8} << 20;  // stack of a thread that OpenMP may start
+  constexpr std::uint64_t kStack_bytes = std::uint64_t{8} << 20;  // stack size of a thread that OpenMP may start
   require_space(
       (allowed == 0 ? needed.first_bytes : 0) + static_cast<std::uint64_t>(more) * (needed.thread_bytes + kStack_bytes),
       threads);

@@ -13,12 +13,12 @@
 
 namespace headgate::layers {
 
-/// Splits the output of a product among threads. `cut` is its number of rows or columns, each of which takes `products`
-/// multiply-adds.
+/// Splits the rows or columns of a product's output among threads. `cut` is their number, and `products` is the number
+/// of multiply-adds for each of them.
 Parts parts_of_product(const ExecutionContext& context, std::int64_t cut, std::int64_t products);
 
-/// Calls body(part, begin, end) for every part, one part per thread. body returns false if memory runs out;
-/// std::bad_alloc is then thrown.
+/// Calls body(part, begin, end) for every part, one part per thread. Throws std::bad_alloc if body returns false, which
+/// means that memory ran out.
 template <class Body>
 void multiply_parts(const Parts& parts, const Body& body) {
   require_products(parts.count);
@@ -36,7 +36,7 @@ void multiply_parts(const Parts& parts, const Body& body) {
 [[nodiscard]] bool gemm(const Product<BFloat16>& product);
 bool has_bf16_gemm();
 
-/// Number of bytes that the library maps in a first product: of the process (first_bytes), and of each thread
+/// Number of bytes that the library maps in its first product: once per process (first_bytes) and once per thread
 /// (thread_bytes).
 struct GemmMemory {
   std::uint64_t first_bytes, thread_bytes;

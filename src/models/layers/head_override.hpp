@@ -9,13 +9,13 @@
 
 namespace headgate::layers {
 
-/// Replaces the outputs of `count` heads of a layer, from head `first` on, before W_o reads them. Used in evaluations.
-/// The heads are query heads, or value heads in Gated DeltaNet.
+/// Replaces the outputs of `count` heads of a layer, from head `first` on, before W_o reads them. Evaluations use this.
+/// The heads are query heads. In Gated DeltaNet, they are value heads.
 template <typename T>
 struct HeadOverride {
   std::int64_t first = 0, count = 0;
-  View<const T, 2> factors;  ///< (count,D) factors in place of the heads' gates; absent: the heads output 0
-  View<T, 3> ungated;        ///< (N,Hq,D) buffer for the attention output before the gate; present if `factors` is
+  View<const T, 2> factors;  ///< (count,D) factors that replace the heads' gates; absent: the heads output 0
+  View<T, 3> ungated;        ///< (N,Hq,D) buffer for the output before the gate; present if `factors` is present
 };
 
 /// Overwrites the replaced heads in y(N,Hq,D).

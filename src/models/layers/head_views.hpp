@@ -6,12 +6,11 @@
 #include "headgate/tensor.hpp"
 #include "library/core/view.hpp"
 
-// Converts views of tokens with heads to rows, for matrix products, or to tensors (B,H,T,F), for the library's
-// operations.
+// Converts views of tokens with heads. Matrix products read rows, and the library's operations read tensors (B,H,T,F).
 
 namespace headgate::layers {
 
-/// Views (N,H,D) with adjacent heads as rows (N,H·D), which matrix products read.
+/// Views (N,H,D) as rows (N,H·D), the form that matrix products read. The heads of a token must be adjacent in memory.
 template <typename T>
 View<T, 2> side_by_side(const View<T, 3>& heads) {
   return {heads.data, {heads.shape[0], heads.shape[1] * heads.shape[2]}};

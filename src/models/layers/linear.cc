@@ -17,13 +17,13 @@
 namespace headgate::layers {
 namespace {
 
-/// Computes y(N,O) = x(N,C) wᵀ or y += x wᵀ, decoding some rows of w at a time. widen(rows, first) sets `rows` to the
-/// rows of w from row `first` on, in f32. If x is bf16, these rows are then rounded to bf16.
+/// Computes y(N,O) = x(N,C) wᵀ or y += x wᵀ. Decodes w(O,C) block by block, a few rows at a time. widen(rows, first)
+/// must set `rows` to the f32 values of w's rows from `first` on. If x is bf16, rounds the decoded rows to bf16.
 template <typename X, typename Y, class Widen>
 void multiply_widened(const View<Y, 2>& y, const View<const X, 2>& x, std::int64_t O, Update update,
                       const ExecutionContext& context, const Widen& widen) {
-  // Number of elements of w that a thread decodes at a time. They take 512 KiB in f32, half of a second-level cache of
-  // 1 MiB.
+  // Number of elements of w that a thread decodes at a time. In f32, 2^17 elements take 512 KiB, half of a second-level
+  // cache of 1 MiB.
   constexpr std::int64_t kWidened = std::int64_t{1} << 17;
   constexpr bool kRounds = !std::is_same_v<X, float>;
   const std::int64_t N = x.shape[0], C = x.shape[1];
@@ -49,7 +49,7 @@ void multiply_widened(const View<Y, 2>& y, const View<const X, 2>& x, std::int64
   });
 }
 
-/// Does what multiply_widened() does for x in bf16, on CPUs without bf16 products: rounds w to bf16, then multiplies in
+/// Replaces multiply_widened() for x in bf16 on CPUs without bf16 dot products. Rounds w to bf16, then multiplies in
 /// f32.
 template <typename Y, class Widen>
 void multiply_without_bf16(const View<Y, 2>& y, const View<const BFloat16, 2>& x, std::int64_t O, Update update,
@@ -80,8 +80,8 @@ void multiply_rounded(const View<Y, 2>& y, const View<const BFloat16, 2>& x, std
                   : multiply_without_bf16(y, x, O, update, context, widen);
 }
 
-/// Computes y = x wᵀ or y += x wᵀ for a matrix w with column_order: its columns are stored in another order. Permutes
-/// the columns of x to this order.
+/// Computes y = x wᵀ or y += x wᵀ for a matrix w with column_order, whose parts store its columns in another order.
+/// Permutes the columns of x instead of those of w.
 template <typename X, typename Y>
 void multiply_reordered(const View<Y, 2>& y, const View<const X, 2>& x, const StoredMatrix& w, Update update,
                         const ExecutionContext& context) {

@@ -11,8 +11,8 @@ namespace headgate::layers {
 // throws Cancelled, so that a model's pass can end between two products. Products throw std::bad_alloc under the
 // conditions of multiply() (gemm.hpp).
 
-/// Computes y(N,O) = x(N,C) wᵀ or y += x wᵀ, as `update` selects, with w(O,C). Products of at most kSkinnyRows rows
-/// read w in place (skinny_gemm.hpp).
+/// Computes y(N,O) = x(N,C) wᵀ or y += x wᵀ with w(O,C). `update` selects = or +=. If N ≤ kSkinnyRows, reads w in
+/// place, without packing (skinny_gemm.hpp).
 template <typename T>
 void linear_forward(View<T, 2> y, ConstView<T, 2> x, ConstView<T, 2> w, Update update, const ExecutionContext& context);
 /// Computes y = x wᵀ or y += x wᵀ, with w in bf16. Widens w to f32 as it is read. Sums are f32.
@@ -34,7 +34,7 @@ template <typename Y>
 void linear_forward(View<Y, 2> y, ConstView<BFloat16, 2> x, const StoredMatrix& w, Update update,
                     const ExecutionContext& context);
 
-/// Computes dx(N,C) = dy(N,O) w or dx += dy w, as `update` selects. dx may not overlap dy.
+/// Computes dx(N,C) = dy(N,O) w or dx += dy w with w(O,C). `update` selects = or +=. dx and dy must not overlap.
 template <typename T>
 void linear_backward_input(View<T, 2> dx, ConstView<T, 2> dy, ConstView<T, 2> w, Update update,
                            const ExecutionContext& context);
@@ -42,7 +42,7 @@ void linear_backward_input(View<T, 2> dx, ConstView<T, 2> dy, ConstView<T, 2> w,
 void linear_backward_input(View<float, 2> dx, ConstView<BFloat16, 2> dy, View<const BFloat16, 2> w, Update update,
                            const ExecutionContext& context);
 
-/// Computes dw(O,C) += dyᵀ x. Does nothing if dw is absent.
+/// Adds the gradient of the weights: dw(O,C) += dyᵀ x with dy(N,O) and x(N,C). Does nothing if dw is absent.
 template <typename T>
 void linear_backward_weight(View<T, 2> dw, ConstView<T, 2> dy, ConstView<T, 2> x, const ExecutionContext& context);
 void linear_backward_weight(View<float, 2> dw, ConstView<BFloat16, 2> dy, ConstView<BFloat16, 2> x,

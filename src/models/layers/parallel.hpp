@@ -12,8 +12,8 @@
 
 namespace headgate::layers {
 
-/// A split of the range [0,n) among threads. It depends only on sizes and on the context's number of threads, not on
-/// how many threads OpenMP starts.
+/// A split of the range [0,n) into parts for threads. The split depends only on sizes and on the context's number of
+/// threads, not on how many threads OpenMP starts.
 struct Parts {
   std::int64_t n = 0;
   std::int64_t count = 1;
@@ -26,13 +26,13 @@ struct Parts {
   }
 };
 
-/// Smallest number of elementwise operations for which a part gets a thread. On Zen 4, they take 1.2 µs (additions in
-/// the second-level cache) to 5 µs (in memory). Starting and joining two threads takes up to 0.9 µs
+/// Smallest number of elementwise operations for which a part gets a thread. On Zen 4, this work takes 1.2 µs
+/// (additions in the second-level cache) to 5 µs (in memory). Starting and joining two threads takes up to 0.9 µs
 /// (docs/design/training.md).
 inline constexpr std::int64_t kMinimumWork = 16384;
 
-/// Distance, in elements, that writes of two threads must keep to avoid false sharing. It covers two cache lines,
-/// because CPUs fetch the adjacent line too.
+/// Minimum distance, in elements, between writes of two threads that avoids false sharing. The distance covers two
+/// cache lines, because CPUs fetch the adjacent line too.
 template <typename T>
 inline constexpr std::int64_t kFalseSharingElements = Block::kAlign_bytes / sizeof(T);
 

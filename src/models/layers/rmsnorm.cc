@@ -49,7 +49,7 @@ struct NormBackward {
 HWY_BEFORE_NAMESPACE();
 namespace headgate::layers::HWY_NAMESPACE {
 
-/// Returns the factor that multiplies x·rstd: w, plus 1 for zero-centred norms.
+/// Returns the factor by which x·rstd is multiplied: w + offset. The offset is 1 for zero-centred norms, otherwise 0.
 template <typename T, class Lanes>
 HWY_INLINE Vec<T> weight_at(const Lanes& lanes, const T* w, Vec<T> offset) {
   return hn::Add(lanes.load(w), offset);
@@ -105,7 +105,7 @@ void norm_backward_rows(const Call& a, typename Call::T* dw, std::int64_t begin,
           lanes.store(hn::MulAdd(lanes.load(dy + c), normed, lanes.load(dw + c)), dw + c);
         });
       }
-      // x̂·mean(g·x̂) = x·(scale²·dot/D), because x̂ = scale·x and dot = Σ g·x
+      // x̂·mean(g·x̂) = x·(scale²·dot/D), because x̂ = scale·x and dot = Σ g·x.
       const auto along_x = hn::Set(d, scale * scale * dot / static_cast<T>(D));
       each_vector<T>(D, [&](std::int64_t c, auto lanes) HWY_ATTR {
         const auto g = hn::Mul(lanes.load(dy + c), weight_at(lanes, w + c, offset));
@@ -154,8 +154,8 @@ void rmsnorm_backward(View<DX, 3> dx, View<Wide<DX>, 1> dw, ConstView<DY, 3> dy,
   const auto kernel = HEADGATE_FOR_TARGET(norm_backward_rows, Call, context.target);
   const Call call{dx, dy, x, w, rstd, options, update_dx};
   const Parts parts = parts_of(context, N, H * D);
-  // Each part of the tokens has its own sum dw(D), on cache lines that no other part writes. Adds these sums in the
-  // order of the parts, so that results are reproducible.
+  // Gives each part of the tokens a separate sum dw(D), on cache lines that no other part writes. Adds these sums in
+  // the order of the parts, so that results are reproducible.
   const std::int64_t width = D, spacing = D + kFalseSharingElements<T>;
   T* partial = dw.present() ? scratch<T>(spacing * parts.count) : nullptr;
   for_parts(parts, [&](std::int64_t part, std::int64_t begin, std::int64_t end) {

@@ -8,10 +8,9 @@
 
 namespace headgate::layers {
 
-/// Kinds of RMSNorm.
-///
-///   plain        | y = x·rstd·w; w starts at 1
-///   zero_centred | y = x·rstd·(1 + w); w starts at 0
+/// Selects the kind of RMSNorm.
+/// - plain: y = x·rstd·w, and w starts at 1.
+/// - zero_centred: y = x·rstd·(1 + w), and w starts at 0.
 enum class NormKind { plain, zero_centred };
 
 struct NormOptions {
@@ -19,8 +18,8 @@ struct NormOptions {
   double eps = 1e-6;
 };
 
-/// Computes y(N,H,D) = x·rstd·w with w(D) and rstd(N,H) = 1/√(mean_d x² + eps). For NormKind::zero_centred, the factor
-/// is 1 + w instead of w. Writes rstd if present. y may be x. One of Y and X may be bf16 while the other is f32.
+/// Computes y(N,H,D) = x·rstd·w with w(D) and rstd(N,H) = 1/√(mean_d x² + eps). For NormKind::zero_centred, the
+/// factor w becomes 1 + w. Stores rstd if it is present. y may be x. One of Y and X may be bf16 while the other is f32.
 template <typename Y, typename X = Y>
 void rmsnorm_forward(View<Y, 3> y, View<Wide<Y>, 2> rstd, ConstView<X, 3> x, ConstView<Wide<Y>, 1> w,
                      const NormOptions& options, const ExecutionContext& context);

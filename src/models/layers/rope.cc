@@ -80,7 +80,7 @@ void rotate(const Rotation<T>& call, const ExecutionContext& context) {
             [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) { kernel(call, begin, end); });
 }
 
-/// Returns the R/2 weights w with which yarn mixes scaled and unscaled frequencies: f becomes w·f + (1 − w)·f / factor.
+/// Returns the weights w of yarn for the R/2 frequencies: a frequency f becomes w·f + (1 − w)·f / factor.
 std::vector<double> yarn_weights(std::int64_t R, double base, const RopeScaling& scaling) {
   const auto index_of = [&](double turns) {
     const double wave = static_cast<double>(scaling.original_seq_len) / (turns * 2.0 * std::numbers::pi);
@@ -115,7 +115,7 @@ std::vector<double> rope_frequencies(std::int64_t R, double base, const RopeScal
   for (std::int64_t i = 0; i < R / 2; ++i) {
     const double f = std::pow(base, -2.0 * static_cast<double>(i) / static_cast<double>(R));
     const double turns = static_cast<double>(scaling.original_seq_len) * f / (2.0 * std::numbers::pi);
-    double kept = 1.0;  // weight w of f in the result w·f + (1 − w)·f / factor
+    double kept = 1.0;  // weight of the unscaled frequency f in the sum below
     if (scaling.kind == RopeScalingKind::linear) kept = 0.0;
     if (scaling.kind == RopeScalingKind::llama3) kept = std::clamp((turns - low) / (high - low), 0.0, 1.0);
     if (!weights.empty()) kept = weights[static_cast<std::size_t>(i)];

@@ -10,12 +10,12 @@
 
 namespace headgate::layers {
 
-/// Scaling of RoPE's frequencies for sequences longer than `original_seq_len`. Below, s is the number of rotations that
-/// a frequency makes in `original_seq_len` tokens.
+/// Selects how RoPE's frequencies are scaled for sequences longer than `original_seq_len`. Below, s is the number of
+/// rotations that a frequency makes in `original_seq_len` tokens.
 /// - linear: divides all frequencies by `factor`.
-/// - llama3: divides the slow frequencies (s < low_freq_factor), keeps the fast ones (s > high_freq_factor), and
-///   interpolates between them.
-/// - yarn: works like llama3, but interpolates over the index of the frequency. Also multiplies q and k by
+/// - llama3: divides the slow frequencies (s < low_freq_factor) and keeps the fast ones (s > high_freq_factor).
+///   Interpolates the frequencies between them by s.
+/// - yarn: works like llama3, but interpolates by the index of the frequency. Also multiplies q and k by
 ///   `attention_factor`.
 enum class RopeScalingKind : std::int32_t { none, linear, llama3, yarn };
 
@@ -25,8 +25,8 @@ struct RopeScaling {
   double low_freq_factor = 1.0;
   double high_freq_factor = 4.0;  ///< above low_freq_factor
   std::int64_t original_seq_len = 8192;
-  bool truncate = true;           ///< yarn: rounds the first and last interpolated index outward to integers
-  double attention_factor = 0.0;  ///< yarn: factor of q and k; 0 means 0.1 · ln(factor) + 1
+  bool truncate = true;           ///< yarn: rounds the range of interpolated indices outward to integers
+  double attention_factor = 0.0;  ///< yarn: factor that multiplies q and k; 0 means 0.1 · ln(factor) + 1
 };
 
 /// Returns the R/2 frequencies of RoPE in radians per token: f = base^(−2i/R) for i = 0 … R/2 − 1, after scaling. base

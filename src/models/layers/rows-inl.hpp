@@ -57,7 +57,8 @@ struct Tail {
   HWY_INLINE Vec<T> keep(Vec<T> v) const { return hn::IfThenElseZero(hn::FirstN(Tag<T>(), count), v); }
 };
 
-/// Calls body(x, lanes) for x = 0, kLanes, … < n. `lanes` is Whole for full vectors and Tail for the rest.
+/// Calls body(x, lanes) for each vector of a row: x = 0, kLanes, 2·kLanes, … < n. `lanes` is Whole for full vectors and
+/// Tail for the last, partial vector.
 template <typename T, class Body>
 HWY_INLINE void each_vector(std::int64_t n, const Body& body) {
   constexpr auto kStep = static_cast<std::int64_t>(kLanes<T>);
@@ -66,8 +67,8 @@ HWY_INLINE void each_vector(std::int64_t n, const Body& body) {
   if (x < n) body(x, Tail<T>{static_cast<std::size_t>(n - x)});
 }
 
-/// Returns Σ term(x, lanes) over all lanes of a row. Uses four partial sums so that additions overlap. In the last
-/// vector, term() must return 0 in lanes beyond the end of the row, as products of loaded values do.
+/// Returns Σ term(x, lanes) over all elements of a row. Uses four partial sums so that additions overlap. In the last
+/// vector, term() must return 0 in lanes beyond the end of the row. Products of loaded values do this.
 template <typename T, class Term>
 HWY_INLINE T sum_vectors(std::int64_t n, const Term& term) {
   const Tag<T> d;
@@ -85,7 +86,7 @@ HWY_INLINE T sum_vectors(std::int64_t n, const Term& term) {
   return hn::GetLane(hn::SumOfLanes(d, hn::Add(hn::Add(s0, s1), hn::Add(s2, s3))));
 }
 
-/// Computes e^x for x ≤ 0. Its relative error is that of exp2_fast plus |x| rounding errors.
+/// Computes e^x for x ≤ 0. The relative error is the error of exp2_fast plus |x| rounding errors.
 template <class D>
 HWY_INLINE hn::Vec<D> exp_fast(D d, hn::Vec<D> x) {
   return exp2_fast(d, hn::Mul(x, hn::Set(d, static_cast<hn::TFromD<D>>(kLog2e))));

@@ -33,13 +33,12 @@ HWY_BEFORE_NAMESPACE();
 namespace headgate::layers::HWY_NAMESPACE {
 
 inline constexpr std::int64_t kLine_bytes = 64;
-/// Prefetch distance in w. Of distances from 4 to 32 KiB, 8 KiB was fastest (docs/design/decoding.md).
+/// Prefetch distance in bytes of w. Of distances from 4 to 32 KiB, 8 KiB was fastest (docs/design/decoding.md).
 inline constexpr std::int64_t kAhead_bytes = 8192;
 
-/// Says whether a tile is the first to read its rows of w.
-///
-///   first | the rows come from memory, so the kernel prefetches
-///   later | the rows are in the first-level cache
+/// Says whether a tile is the first or a later one to read its rows of w.
+/// - first: the rows come from memory, so the kernel prefetches.
+/// - later: the rows are in the first-level cache.
 enum class Visit { first, later };
 
 /// Computes a tile of y: rows n to n + kN − 1 of x times rows o to o + kO − 1 of w.

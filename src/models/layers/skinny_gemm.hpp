@@ -16,9 +16,9 @@ using Widened = std::conditional_t<std::is_same_v<M, BFloat16>, float, M>;
 /// the multiplications.
 inline constexpr std::int64_t kSkinnyRows = 32;
 
-/// Computes y(N,O) = x(N,C) wᵀ or y += x wᵀ, as `update` selects, with w(O,C), for N ≤ kSkinnyRows. Reads w once and in
-/// place. Each thread multiplies a range of w's rows. The order of additions is always the same. The bits of a row of y
-/// thus depend only on w and its row of x.
+/// Computes y(N,O) = x(N,C) wᵀ or y += x wᵀ with w(O,C) and N ≤ kSkinnyRows. `update` selects = or +=. Reads w once and
+/// in place. Each thread multiplies a range of w's rows. The order of additions is fixed, so each row of y depends
+/// bitwise only on w and its row of x.
 template <typename M>
 void skinny_gemm(View<Widened<M>, 2> y, ConstView<Widened<M>, 2> x, ConstView<M, 2> w, Update update,
                  const ExecutionContext& context);

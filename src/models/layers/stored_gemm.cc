@@ -13,7 +13,7 @@
 #define HEADGATE_LAYERS_STORED_GEMM_CALL_
 namespace headgate::layers {
 
-/// Arguments of a product y(N,O) = x(N,C) wᵀ or y += x wᵀ, where all rows of w(O,C) have one format.
+/// Arguments of a product y(N,O) = x(N,C) wᵀ or y += x wᵀ. All rows of w(O,C) have the same format.
 struct StoredProduct {
   View<float, 2> y;
   View<const float, 2> x;
@@ -34,22 +34,22 @@ struct StoredProduct {
 HWY_BEFORE_NAMESPACE();
 namespace headgate::layers::HWY_NAMESPACE {
 
-/// Prefetch distance in w (docs/design/decoding.md).
+/// Prefetch distance in bytes of w. docs/design/decoding.md has the measurements.
 inline constexpr std::int64_t kStoredAhead_bytes = 16384;
 
 /// Sizes of a format's spans and units (see SpanDecoder).
 template <class Format>
 struct Spans {
   static constexpr std::int64_t kUnit = SpanDecoder<Format>::kParts * kChunk;
-  static constexpr std::int64_t kBytes = kSpan / Format::kNumbers * Format::kBytes;  ///< bytes of a span
+  static constexpr std::int64_t kBytes = kSpan / Format::kNumbers * Format::kBytes;  ///< size of a span in bytes
   static constexpr std::int64_t kUnit_bytes = kBytes / (kSpan / kUnit);
   static constexpr std::int64_t kScales_apart = kHasScalesApart<Format> ? kSpan / Format::kNumbers : 0;  ///< bytes
 
-  /// Returns how many units the span at column c of a row with C columns has.
+  /// Returns the number of units in the span that begins at column c of a row with C columns.
   static HWY_INLINE std::int64_t units(std::int64_t c, std::int64_t C) { return std::min(kSpan, C - c) / kUnit; }
 };
 
-/// Prefetches the bytes that lie kStoredAhead_bytes after a unit.
+/// Prefetches as many bytes as a unit has, at the distance kStoredAhead_bytes after the unit.
 template <class Format>
 HWY_INLINE void prefetch_ahead(const std::uint8_t* span, std::int64_t unit) {
   constexpr std::int64_t kLine_bytes = 64;
@@ -61,8 +61,9 @@ HWY_INLINE void prefetch_ahead(const std::uint8_t* span, std::int64_t unit) {
   }
 }
 
-/// Accumulates the products of kN rows of x, from row n on, with kO rows of w, from row r on. If fewer rows of x are
-/// left, repeats the last one and does not store the surplus sums. Adds products in the same order as skinny_gemm().
+/// Accumulates the products of kN rows of x with kO rows of w. The rows begin at row n of x and row r of w. If fewer
+/// than kN rows of x are left, repeats the last one and does not store the surplus sums. Adds products in the same
+/// order as skinny_gemm().
 template <std::int64_t kN, std::int64_t kO>
 class StoredSums {
  public:
@@ -92,7 +93,7 @@ class StoredSums {
   }
 
   /// Adds the products of all columns, for a format with blocks. Decodes the scales of the next span before the
-  /// products of the current one. The latency of reading scales then overlaps with the products.
+  /// products of the current span, so that the latency of decoding overlaps with the products.
   template <class Format>
   HWY_INLINE void add_blocks() {
     const std::int64_t C = call_.w->columns;
@@ -145,9 +146,9 @@ class StoredSums {
   Vec<float> sums_[kN][kO];
 };
 
-/// Computes y for kO rows of w and all rows of x, kN rows of x at a time. Decodes the rows of w again each time; after
-/// the first time, they are in the cache. This is faster than accumulating more sums, which would not fit into the
-/// registers.
+/// Computes y for kO rows of w and all rows of x. Takes kN rows of x at a time, and decodes the rows of w again each
+/// time. From the second time on, these rows are in the cache. Decoding once would need more sums than the registers
+/// can hold, which is slower.
 template <class Format, std::int64_t kN, std::int64_t kO>
 HWY_INLINE void multiply_stored_rows(const StoredProduct& call, std::int64_t r) {
   for (std::int64_t n = 0; n < call.x.shape[0]; n += kN) {

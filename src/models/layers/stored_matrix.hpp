@@ -18,9 +18,9 @@ struct StoredRows {
   const std::uint8_t* data = nullptr;      ///< first row of the tensor, at any alignment
   std::int64_t rows = 0;
   std::int64_t columns = 0;
-  const std::int64_t* order = nullptr;  ///< row r of the view is row order[r] of the tensor; if null, row r · step
+  const std::int64_t* order = nullptr;  ///< tensor row of each row of the view; null: row r is tensor row r · step
   std::int64_t step = 1;
-  const std::uint8_t* scales = nullptr;  ///< scales of row 0, one byte per block; null if the blocks contain them
+  const std::uint8_t* scales = nullptr;  ///< scales of row 0, one byte per block; null if the blocks contain the scales
 
   std::size_t row_bytes() const { return blocks() * format->bytes; }
   const std::uint8_t* row(std::int64_t r) const { return data + place(r) * row_bytes(); }
@@ -51,7 +51,7 @@ struct StoredRows {
 /// those of the second, and so on. Parts may have different formats.
 struct StoredMatrix {
   std::vector<StoredRows> parts;
-  const std::int64_t* column_order = nullptr;  ///< matrix column c is column column_order[c] of the parts; null: c
+  const std::int64_t* column_order = nullptr;  ///< column of the parts for each matrix column; null: the same column
 
   std::int64_t rows() const {
     std::int64_t count = 0;
@@ -65,7 +65,7 @@ struct StoredMatrix {
     return count;
   }
   /// Calls visit(part, first, begin, end) for each part that overlaps rows [from, to) of the matrix. Rows [begin, end)
-  /// of the part are rows first, first + 1, … of the matrix.
+  /// of the part are the matrix rows that begin at row `first`.
   template <class Visit>
   void each_part(std::int64_t from, std::int64_t to, const Visit& visit) const {
     std::int64_t first = 0;
@@ -77,7 +77,7 @@ struct StoredMatrix {
   }
 };
 
-/// Stands for the element type of matrices that are stored in blocks of a file: MatrixOf<StoredBlocks> is StoredMatrix.
+/// Element type that stands for blocks of a file: MatrixOf<StoredBlocks> is StoredMatrix.
 struct StoredBlocks {};
 
 template <typename M>
@@ -100,7 +100,7 @@ inline StoredMatrix rows_of(const StoredMatrix& matrix, std::int64_t first, std:
   return out;
 }
 
-/// The matrix type for element type M: StoredMatrix for StoredBlocks, otherwise View.
+/// Type of a matrix with elements M: StoredMatrix if M is StoredBlocks, otherwise View.
 template <typename M>
 using MatrixOf = std::conditional_t<std::is_same_v<std::remove_const_t<M>, StoredBlocks>, StoredMatrix, View<M, 2>>;
 

@@ -30,7 +30,7 @@ struct SwigluBackward {
 HWY_BEFORE_NAMESPACE();
 namespace headgate::layers::HWY_NAMESPACE {
 
-/// silu in the form act(x) = x·σ(z(x)), with z(x) = x. slope(x) is the derivative z′(x), which is 1.
+/// Defines silu in the form act(x) = x·σ(z(x)). z(x) = x, and slope(x) is the derivative z′(x) = 1.
 struct Silu {
   template <class D, class V>
   static V z(D /*d*/, V x) {
@@ -144,7 +144,8 @@ void backward_rows(const SwigluBackward<T>& call, std::int64_t begin, std::int64
       const auto dy = lanes.load(g + f);
       const SigmoidPair<Tag<W>> s(d, Act::z(d, x));
       const auto act = hn::Mul(x, s.sigma);
-      const auto slope = hn::MulAdd(hn::Mul(act, Act::slope(d, x)), s.complement, s.sigma);  // act′ = σ + xσ(1 − σ)z′
+      // act′ = σ + xσ(1 − σ)z′, where σ is σ(z(x)) and z′ is Act::slope(x).
+      const auto slope = hn::MulAdd(hn::Mul(act, Act::slope(d, x)), s.complement, s.sigma);
       lanes.store(hn::Mul(hn::Mul(dy, up), slope), da + f);
       lanes.store(hn::Mul(dy, act), db + f);
       if (out != nullptr) lanes.store(hn::Mul(act, up), out + f);

@@ -24,13 +24,13 @@ void swiglu_clamped_forward(View<T, 2> h, ConstView<T, 2> gate_up, double limit,
 
 /// Factor of the sigmoid's argument in swiglu_shifted_forward().
 inline constexpr double kShiftedGain = 1.702;
-/// Computes h(N,F) = g · σ(kShiftedGain · g) ∘ (u + 1). Here g is min(gate, limit), and u is clamp(up, −limit, limit).
-/// A limit of 0 means no bounds. NaN propagates.
+/// Computes h(N,F) = g · σ(kShiftedGain · g) ∘ (u + 1) with g = min(gate, limit) and u = clamp(up, −limit, limit).
+/// gate_up(N,2F) holds gate and up as in swiglu_forward(). A limit of 0 means no limit. NaN propagates.
 template <typename T>
 void swiglu_shifted_forward(View<T, 2> h, ConstView<T, 2> gate_up, double limit, const ExecutionContext& context);
 
-/// Computes dgate_up(N,2F) from dh(N,F); dgate_up may be gate_up. If h(N,F) is present, recomputes it, so that the
-/// forward pass need not save it. h may be dh.
+/// Computes dgate_up(N,2F), the gradient of gate_up, from dh(N,F). dgate_up may be gate_up. If h(N,F) is present, also
+/// recomputes the forward result h, so that the forward pass need not save it. h may be dh.
 template <typename T>
 void swiglu_backward(View<T, 2> dgate_up, View<T, 2> h, ConstView<T, 2> dh, ConstView<T, 2> gate_up,
                      Activation activation, const ExecutionContext& context);

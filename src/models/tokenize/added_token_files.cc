@@ -12,7 +12,8 @@
 namespace headgate::tokenize {
 namespace {
 
-/// Reads a JSON file beside tokenizer.json that names tokens, and checks that the tokenizer has these tokens.
+/// Checks that the tokenizer has all tokens that a JSON file names. The file is in the same directory as
+/// tokenizer.json.
 class NamedTokens {
  public:
   /// Reads the file. A missing file names no tokens.
@@ -70,7 +71,7 @@ void check_added_tokens(const std::string& directory, const Tokenizer& tokenizer
   const NamedTokens config(directory + "/tokenizer_config.json", tokenizer);
   config.check_all_of("added_tokens_decoder");
   config.check_special_tokens();
-  if (!config.contains("added_tokens_decoder"))  // transformers reads special_tokens_map.json only in this case
+  if (!config.contains("added_tokens_decoder"))  // transformers ignores the next file if this key exists
     NamedTokens(directory + "/special_tokens_map.json", tokenizer).check_special_tokens();
   NamedTokens(directory + "/added_tokens.json", tokenizer).check_keys();
 }

@@ -45,7 +45,7 @@ bool stands_alone(std::string_view text, Span span) {
 AddedTokens::AddedTokens(std::vector<AddedToken> tokens, const NormalForm& form) {
   for (AddedToken& token : tokens) {
     const Normalized content(token.content, form);
-    // An empty normal form would match everywhere without consuming text, so the search would never end.
+    // Refuses an empty normal form. It would match everywhere without consuming text, so the search would never end.
     if (content.text().empty()) refuse("added token '{}': its normal form is empty", io::printable(token.content));
     entries_.push_back({std::string(content.text()), std::move(token)});
   }
@@ -62,7 +62,7 @@ AddedTokens::AddedTokens(std::vector<AddedToken> tokens, const NormalForm& form)
 AddedTokens::Longest AddedTokens::longest(std::string_view text) const {
   Longest found;
   auto begin = entries_.begin(),
-       end = entries_.end();  // the range [begin, end) holds the entries whose first `at` bytes are those of `text`
+       end = entries_.end();  // [begin, end): entries that agree with `text` in their first `at` bytes
   for (std::size_t at = 0; begin != end; ++at) {
     if (begin->content.size() == at) found.entry = &*begin++;
     if (at == text.size()) {
@@ -106,8 +106,8 @@ bool AddedTokenSearch::step(std::vector<Segment>& segments, More more) {
   Span span{search_begin_, search_begin_ + entry->content.size()};
   if (!(special_as_text_ && token.special)) {
     const std::size_t space = token.rstrip ? space_after(text.substr(span.end)) : 0;
-    // A token with single_word depends on the next character, and a token with rstrip on all white space after it. A
-    // later part of the text may contain these.
+    // Waits for later text if it could change this token. single_word examines the character after the token, and
+    // rstrip takes all white space after it.
     const bool sees_end = (token.single_word || token.rstrip) && span.end + space == text.size();
     if (sees_end && more == More::may_follow) return false;
     if (!token.single_word || stands_alone(text, span)) {
@@ -128,8 +128,9 @@ bool AddedTokenSearch::step(std::vector<Segment>& segments, More more) {
   return true;
 }
 
-/// Appends the text up to `end` that is not yet in `segments`. With More::may_follow, the next call continues the same
-/// text. With More::none, a token or the end of the text follows.
+/// Appends the text from emitted_end_ to `end` to `segments`, as one segment. More::may_follow marks a segment that the
+/// next one continues. More::none marks a segment that a token or the end of the text follows. With More::none, an
+/// empty segment ends text that is still open.
 void AddedTokenSearch::add_text(std::vector<Segment>& segments, std::size_t end, More more) {
   const bool any = emitted_end_ < end;
   if (any || (text_open_ && more == More::none)) {
@@ -139,8 +140,8 @@ void AddedTokenSearch::add_text(std::vector<Segment>& segments, std::size_t end,
   emitted_end_ = std::max(emitted_end_, end);
 }
 
-/// Keeps the text that was not searched yet, and up to 4 bytes before it. These bytes contain the previous character,
-/// which single_word examines.
+/// Drops the text that is both searched and in segments, except the last 4 bytes. These contain the character before
+/// the remaining text, which single_word examines. With More::none, drops everything.
 void AddedTokenSearch::drop_emitted(More more) {
   if (more == More::none) {
     pending_.reset();

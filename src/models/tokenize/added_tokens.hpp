@@ -19,7 +19,7 @@ struct AddedToken {
   bool single_word = false;  ///< the token must not have word characters directly before or after it
   bool lstrip = false;       ///< the token includes all white space before it
   bool rstrip = false;       ///< the token includes all white space after it
-  /// Whether the token is searched for in the normalized text. Its own normal form is then searched for, not `content`.
+  /// Whether the search uses normal forms: it then looks for the normal form of `content` in the normalized text.
   bool normalized = false;
   bool special = false;  ///< control token such as BOS, which represents no text
 };
@@ -35,7 +35,7 @@ struct Segment {
 /// position.
 class AddedTokens {
  public:
-  /// Prepares the search for the normal forms of `tokens`. `normalized` must have the same value in all tokens. Special
+  /// Prepares the search for the normal forms of `tokens`. All tokens must have the same value of `normalized`. Special
   /// tokens must come first. Throws TokenizerError if a normal form is empty.
   explicit AddedTokens(std::vector<AddedToken> tokens = {}, const NormalForm& form = {});
 
@@ -58,26 +58,27 @@ class AddedTokens {
   bool takes_space_before_ = false;  ///< whether any token has lstrip
 };
 
-/// Splits a text at added tokens. The text may arrive in several parts. Holds back text at the end of a part if a later
-/// part can change how it is split.
+/// Splits a text at added tokens. The text may arrive in several parts. Text at the end of a part is held back while a
+/// later part could change where it is split.
 class AddedTokenSearch {
  public:
   /// `tokens` must outlive the object. If `special_as_text` is set, special tokens are treated as text.
   AddedTokenSearch(const AddedTokens& tokens, bool special_as_text)
       : tokens_(tokens), special_as_text_(special_as_text) {}
 
-  /// Takes the next part of a text. More::none marks the last part. Overwrites `segments` with the segments that later
-  /// text cannot change.
+  /// Adds the next part of a text. More::none marks the last part. Overwrites `segments` with the new segments, which
+  /// later parts cannot change.
   void next(std::vector<Segment>& segments, std::string_view part, More more);
 
-  /// Returns the text to which spans refer. The view is valid until the next call of next(), as long as the
-  /// part passed to next() is valid.
+  /// Returns the text that the spans of the segments refer to. The view is valid until the next call of next(), and
+  /// only while the part passed to next() is valid.
   std::string_view view() const { return pending_.view(); }
   /// Returns the offset of view() in the whole text, in bytes.
   std::size_t begin() const { return pending_.begin(); }
 
  private:
-  /// Takes one token, or skips one position if no token begins there. Returns false if this depends on later text.
+  /// Searches for the next position where a token may begin. Takes the token there, or skips the position. Returns
+  /// false if the choice depends on later text.
   bool step(std::vector<Segment>& segments, More more);
   void add_text(std::vector<Segment>& segments, std::size_t end, More more);
   void drop_emitted(More more);
@@ -86,8 +87,8 @@ class AddedTokenSearch {
   bool special_as_text_;
   PendingText pending_;
   std::size_t search_begin_ = 0;  ///< offset in view() where the search continues
-  std::size_t emitted_end_ = 0;   ///< offset in view() up to which the text is in `segments`
-  bool text_open_ = false;        ///< whether the last segment is text that the next segment continues
+  std::size_t emitted_end_ = 0;   ///< offset in view() where the text begins that is not in a segment yet
+  bool text_open_ = false;        ///< whether the last segment is text that may continue in the next segment
 };
 
 }  // namespace headgate::tokenize

@@ -110,12 +110,12 @@ void Bpe::keep_words(const Vocabulary& vocabulary) {
   }
 }
 
-/// Finds where words can be cut before encoding. A merge joins the last character of its left token and the first
-/// character of its right token. Records all such pairs of characters. Any other two neighbours can be cut apart,
-/// because no merge joins them.
+/// Finds where a word can be cut into pieces that are encoded separately. A merge joins the last character of its left
+/// token and the first character of its right token. Records all such pairs of characters. Between any other two
+/// characters, a cut is possible, because no merge joins them.
 void Bpe::find_cuts(const Vocabulary& vocabulary, const std::vector<RankedMerge>& merges) {
-  // Disables cuts if a merge uses a byte token or the unknown token. The spellings of these tokens are not the text
-  // that they represent, so their characters say nothing about the text.
+  // Leaves cuts disabled if a merge uses a byte token or the unknown token. The spellings of these tokens are not the
+  // text that they represent. Their characters therefore do not tell where that text can be cut.
   std::vector<bool> misspelt(static_cast<std::size_t>(vocabulary.size()));
   const auto mark = [&misspelt](std::int32_t id) {
     if (id != kNoToken) misspelt[static_cast<std::size_t>(id)] = true;
@@ -134,11 +134,11 @@ bool Bpe::may_cut(char32_t before, char32_t after) const {
   if (!cuts_ || joined_.contains(before, after)) return false;
   if (byte_ids_[0] != kNoToken || (options_.unknown != kNoToken && !options_.fuse_unknown)) return true;
   const bool before_known = id_of(before) != kNoToken, after_known = id_of(after) != kNoToken;
-  // Forbids cuts that could change the tokens:
-  // - If characters without a token are dropped, their two neighbours may merge. So both characters at a cut need a
-  //   token.
-  // - If such characters share one unknown token (fuse_unknown), a cut between two of them would give two. So one of
-  //   both characters needs a token.
+  // Forbids a cut between two characters if it could change the tokens:
+  // - If characters without a token are dropped, the neighbours of a dropped character may merge. Both characters at a
+  //   cut therefore need a token.
+  // - If adjacent characters without a token share one unknown token (fuse_unknown), a cut between them would give two.
+  //   At least one of the two characters at a cut therefore needs a token.
   return options_.unknown == kNoToken ? before_known && after_known : before_known || after_known;
 }
 
@@ -213,7 +213,7 @@ void Bpe::encode(std::vector<WordToken>& tokens, std::string_view word) const {
 }
 
 void Bpe::merge_few(std::vector<WordToken>& tokens) const {
-  std::array<const Merge*, kFew> merges{};  // merge of token i with token i + 1, or null if they do not merge
+  std::array<const Merge*, kFew> merges{};  // merges[i] joins tokens i and i + 1; null if no merge does
   std::size_t count = tokens.size();
   for (std::size_t i = 0; i + 1 < count; ++i) merges[i] = find(tokens[i].id, tokens[i + 1].id);
   while (true) {
@@ -236,18 +236,18 @@ void Bpe::merge_few(std::vector<WordToken>& tokens) const {
   tokens.resize(count);
 }
 
-/// A merge in the queue. It is outdated if another merge has changed one of its two tokens.
+/// A merge in the queue. The candidate is outdated once another merge has changed its left or right token.
 struct Bpe::Candidate {
   std::uint32_t rank;
-  std::uint32_t left;  ///< position of the left token
+  std::uint32_t left;  ///< index of the left token
   std::int32_t id;
-  std::uint32_t end;  ///< end of the right token
+  std::uint32_t end;  ///< WordToken::end of the right token, which tells whether the token has changed
 
   bool operator>(const Candidate& other) const { return rank != other.rank ? rank > other.rank : left > other.left; }
 };
 
 void Bpe::merge_many(std::vector<WordToken>& tokens) const {
-  // The result of a merge replaces the left token. The right token's id becomes kNoToken.
+  // Each merge stores its result in the left token, and sets the id of the right token to kNoToken.
   const auto count = static_cast<std::uint32_t>(tokens.size());
   std::vector<std::uint32_t> next(count), previous(count);
   std::priority_queue<Candidate, std::vector<Candidate>, std::greater<>> queue;
@@ -260,7 +260,7 @@ void Bpe::merge_many(std::vector<WordToken>& tokens) const {
   };
   for (std::uint32_t i = 0; i < count; ++i) {
     next[i] = i + 1;
-    previous[i] = i - 1;  // the value for i = 0 wraps around, but is never read
+    previous[i] = i - 1;  // wraps around for i = 0, but previous[0] is never read
   }
   for (std::uint32_t i = 0; i < count; ++i) note(i);
   while (!queue.empty()) {

@@ -38,19 +38,19 @@ struct RankedMerge {
 std::vector<RankedMerge> ranked_merges(const Vocabulary& vocabulary, const MergeList& merges);
 
 struct BpeOptions {
-  bool ignore_merges = false;  ///< encodes a word that is itself a token as this token, without merges
-  /// Id of the token for text without a token of its own; kNoToken means that such text is dropped.
+  bool ignore_merges = false;  ///< encodes a word as one token, without merges, if the vocabulary has the word
+  /// Id of the token that replaces text without a token. kNoToken means that such text is dropped.
   std::int32_t unknown = kNoToken;
   bool fuse_unknown = false;  ///< encodes consecutive characters without tokens as one unknown token
-  /// Whether the smallest tokens are characters; if not, they are bytes, spelled by spelling_of().
+  /// Whether the smallest tokens are characters. Otherwise they are bytes, spelled as spelling_of() spells them.
   bool characters = false;
   bool byte_fallback = false;  ///< encodes a character without a token as byte tokens <0x00> to <0xFF>, if they exist
 };
 
 class Bpe final : public WordModel {
  public:
-  /// If several merges have the same pair, only the last one applies. Throws TokenizerError if byte_fallback is set and
-  /// only some of the tokens <0x00> to <0xFF> exist.
+  /// Prepares the encoding. If several merges join the same pair, only the last one applies. Throws TokenizerError if
+  /// byte_fallback is set and only some of the tokens <0x00> to <0xFF> exist.
   Bpe(const Vocabulary& vocabulary, const std::vector<RankedMerge>& merges, const BpeOptions& options);
 
   void encode(std::vector<WordToken>& tokens, std::string_view word) const override;
@@ -60,7 +60,7 @@ class Bpe final : public WordModel {
 
  private:
   struct Merge {
-    std::uint64_t pair;  ///< left id · 2^32 + right id; kFree marks an empty slot of the hash table
+    std::uint64_t pair;  ///< (left id · 2^32 + right id), or kFree in an empty slot of the hash table
     std::uint32_t rank;
     std::int32_t id;
   };

@@ -20,7 +20,7 @@ namespace {
 
 constexpr std::int32_t kBytes = 256;
 
-/// Returns all 256 bytes in the order of their token ids.
+/// Returns all 256 bytes, sorted by the characters that spell them. The index of a byte is its token id.
 std::array<std::uint8_t, kBytes> bytes_by_id() {
   const auto spelling = [](std::uint8_t byte) {
     const char c = static_cast<char>(byte);
@@ -82,7 +82,7 @@ void learn(TokenizerParts& parts, PairMerger& merger, std::int32_t ids, const st
       refuse("special token '{}' is a part of words of the text: give it another name", io::printable(spelling));
     }
     parts.merges.emplace_back(left, right);
-    // Different pairs can give the same spelling. They get the same id.
+    // Reuses the id of an existing token with this spelling, because different pairs can join to the same spelling.
     std::int32_t id = parts.vocabulary.find(spelling);
     if (id == kNoToken) {
       id = parts.vocabulary.size();

@@ -17,9 +17,9 @@ namespace headgate::tokenize {
 inline constexpr std::string_view kEndOfText = "<|endoftext|>";
 
 struct BpeTraining {
-  std::int32_t ids = 0;                   ///< size of the vocabulary: 256 bytes, the merges, kEndOfText and `special`
+  std::int32_t ids = 0;                   ///< number of tokens: 256 bytes, merges, kEndOfText and `special`
   std::vector<std::string> special = {};  ///< special tokens besides kEndOfText
-  bool bos = false;                       ///< whether kEndOfText also precedes every text, as BOS
+  bool bos = false;                       ///< whether kEndOfText is also put before every text, as BOS
 };
 
 struct TrainedBpe {
@@ -49,10 +49,10 @@ class BpeTrainer {
 
   BpeTrainer();
 
-  /// Adds the next part of a text. More::none marks the last part. A part may end inside a character. Skips invalid
-  /// UTF-8. Throws TokenizerError in these cases:
+  /// Adds the next part of a text. More::none marks the last part of the text. A part may end within a character. Skips
+  /// invalid UTF-8, but throws TokenizerError in these cases:
   /// - There is invalid UTF-8 in the first kCheckedBytes of a text.
-  /// - The distinct words exceed kMostDistinctBytes.
+  /// - The total size of the distinct words exceeds kMostDistinctBytes.
   /// - PieceCutter::next() throws.
   void add(std::string_view part, More more);
 
@@ -73,9 +73,9 @@ class BpeTrainer {
   SplitStep step_;
   PieceCutter cutter_;
   std::vector<Slice> slices_;
-  std::string unfinished_;            ///< incomplete character at the end of the last part
-  std::string word_;                  ///< incomplete word at the end of the last part
-  std::size_t unfinished_begin_ = 0;  ///< offset of unfinished_ in the current text
+  std::string unfinished_;            ///< bytes at the end of the last part that begin a character
+  std::string word_;                  ///< text at the end of the last part that begins a word
+  std::size_t unfinished_begin_ = 0;  ///< offset of the bytes in unfinished_ within the current text
   StringTable words_;
   std::vector<std::int64_t> counts_;  ///< for each word, the number of its occurrences
   std::size_t distinct_bytes_ = 0;

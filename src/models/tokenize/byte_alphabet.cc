@@ -10,7 +10,7 @@
 namespace headgate::tokenize {
 namespace {
 
-constexpr std::size_t kCharacters = 256 + 68;  // 68 bytes are spelled as characters from U+0100 on
+constexpr std::size_t kCharacters = 256 + 68;  // 68 bytes are spelled as characters above U+00FF
 
 struct Alphabet {
   std::array<char32_t, 256> character{};

@@ -18,8 +18,8 @@ using io::Json;
 constexpr std::size_t kMaxBytes = std::size_t{1} << 24;
 constexpr int kMaxDepth = 16;
 constexpr std::uint64_t kBytes = 256;
-/// Key of config.json for the id of BOS. In a model whose tokens are bytes, the value is kByteBos if training put BOS
-/// before each text, and null otherwise.
+/// Key of the BOS id in config.json. In a model whose tokens are bytes, the value is kByteBos if BOS preceded each text
+/// in training. Otherwise it is null.
 constexpr const char* kBosKey = "bos_token_id";
 
 /// Parses the text of a file, which must be a JSON object.

@@ -29,7 +29,7 @@ class CharacterPairs {
   std::vector<std::uint64_t> slots_;
   std::size_t used_ = 0;
   std::uint64_t factor_ = random_factor();
-  int shift_ = 0;  ///< number of bits by which a hash is shifted right to get a slot index
+  int shift_ = 0;  ///< right shift, in bits, that turns a hash into a slot index
 };
 
 }  // namespace headgate::tokenize

@@ -8,8 +8,8 @@ namespace {
 
 utf8proc_category_t category(char32_t c) { return utf8proc_category(static_cast<utf8proc_int32_t>(c)); }
 
-/// Returns whether a symbol is a letter in a circle or square. \w matches such symbols, although their category is not
-/// a letter.
+/// Returns whether a character is a letter in a circle or square. Its Unicode category is symbol, not letter, but \w
+/// matches it.
 bool is_enclosed_letter(char32_t c) {
   return (c >= 0x24B6 && c <= 0x24E9) || (c >= 0x1F130 && c <= 0x1F149) || (c >= 0x1F150 && c <= 0x1F169) ||
          (c >= 0x1F170 && c <= 0x1F189);
