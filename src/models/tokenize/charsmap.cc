@@ -16,7 +16,7 @@ constexpr std::string_view kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnop
 constexpr std::uint32_t kIsValue = std::uint32_t{1} << 31;  ///< set in nodes that hold a value instead of a byte
 constexpr std::uint32_t kLabel = kIsValue | 0xFF;
 constexpr std::uint32_t kHasValue = std::uint32_t{1} << 8;
-constexpr std::uint32_t kFar = std::uint32_t{1} << 9;  ///< set if the distance to the children is in steps of 256 nodes
+constexpr std::uint32_t kFar = std::uint32_t{1} << 9;  ///< set if the distance to the children is in units of 256 nodes
 
 std::size_t distance(std::uint32_t unit) { return std::size_t{unit >> 10} << ((unit & kFar) != 0 ? 8 : 0); }
 

@@ -21,7 +21,8 @@ class Charsmap {
   explicit Charsmap(std::string_view bytes);
 
   /// Returns the replacement for the shortest key that `text` begins with, or nullopt if there is no such key. Throws
-  /// TokenizerError if the trie refers to a unit or replacement out of range, or to the middle of a character.
+  /// TokenizerError if the trie refers to a unit or a replacement that is out of range. Also throws if a replacement
+  /// would begin inside a character.
   std::optional<std::string_view> find(std::string_view text) const;
 
  private:

@@ -23,7 +23,7 @@ constexpr std::int64_t kNormal = 1;
 constexpr std::int64_t kUnknown = 2;
 constexpr std::int64_t kControl = 3;
 constexpr std::int64_t kUserDefined = 4;
-constexpr std::int64_t kByte = 6;  // also the largest valid type
+constexpr std::int64_t kByte = 6;  // byte token; the largest valid type
 
 /// Settings of one pre-tokenizer, which tokenizer.ggml.pre names.
 struct Pre {

@@ -22,9 +22,9 @@ struct GgufVocabulary {
   std::vector<float> scores;
   std::vector<std::int64_t> token_type;  ///< type of each id; if empty, all tokens are normal
   std::optional<std::int64_t> bos_token_id, eos_token_id, unknown_token_id;
-  std::optional<bool> add_bos_token;  ///< default: true if `pre` is llama-bpe or `model` is llama, as in llama.cpp
+  std::optional<bool> add_bos_token;  ///< if absent: true for `pre` llama-bpe and `model` llama, as in llama.cpp
   std::optional<bool> add_eos_token;
-  std::optional<bool> add_space_prefix;  ///< default: true if `model` is llama
+  std::optional<bool> add_space_prefix;  ///< if absent: true for `model` llama
 };
 
 /// Makes the tokenizer. `name` is the file name in messages. Throws io::FileError if values are contradictory or not

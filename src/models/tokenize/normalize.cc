@@ -39,7 +39,7 @@ std::string form_c_of(std::string_view text) {
   const utf8proc_ssize_t size =
       utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()), static_cast<utf8proc_ssize_t>(text.size()),
                    &out, static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
-  if (size < 0) throw std::bad_alloc();  // the only possible error, since the text is valid UTF-8
+  if (size < 0) throw std::bad_alloc();  // a lack of memory: the only possible error for valid UTF-8
   const std::unique_ptr<utf8proc_uint8_t, decltype(&std::free)> owned(out, &std::free);
   return {reinterpret_cast<const char*>(out), static_cast<std::size_t>(size)};
 }
@@ -114,7 +114,7 @@ void Normalized::change(std::size_t& same, std::size_t begin, std::size_t end, s
 std::size_t Normalized::take_composed(std::size_t& same, std::size_t at, const std::string& space) {
   const CodePoint first = first_code_point(source_.substr(at));
   std::size_t end = at + first.bytes;
-  if (first.value == U' ' && !space.empty()) {  // a space never composes
+  if (first.value == U' ' && !space.empty()) {  // a space never composes with a neighbour
     change(same, at, end, space);
     return end;
   }
@@ -157,7 +157,7 @@ std::size_t Normalized::take_mapped(std::size_t& same, std::size_t at, const Nor
 }
 
 Normalized::Normalized(std::string_view source, const NormalForm& form, bool begins) : source_(source) {
-  std::size_t same = 0;  // everything in the source from this offset on still has to be copied
+  std::size_t same = 0;  // source bytes from this offset on are not copied to text_ yet
   if (begins && !form.prefix.empty() && !source.empty()) change(same, 0, 0, form.prefix);
   if (form.charsmap != nullptr) {
     for (std::size_t at = 0; at < source.size();) at = take_mapped(same, at, form);
@@ -174,9 +174,10 @@ Normalized::Normalized(std::string_view source, const NormalForm& form, bool beg
 template <class Changes>
 Span Normalized::source_of(const Changes& changes, Span part) {
   if (changes.empty()) return part;
-  // Maps a position in the normal form to the source. Looks up the last change that begins at or before the position.
-  // - If the position is inside the change, the result is the start or the end of the replaced source bytes.
-  // - If the position is after the change, it has the same distance from the end of the change in both texts.
+  // Maps a position in the normal form to the source. Looks up the last change that begins before the position. A
+  // change that begins at the position counts only for the begin of a part.
+  // - Inside the change, a begin maps to the start of the replaced source bytes, and an end maps to their end.
+  // - After the change, the position has the same distance from the end of the change in both texts.
   const auto place = [&changes](std::size_t at, bool is_end) {
     auto after = std::partition_point(changes.begin(), changes.end(),
                                       [&](const Change& c) { return is_end ? c.begin < at : c.begin <= at; });
@@ -223,7 +224,7 @@ std::string_view NormalizedParts::next(std::string_view part, More more) {
 Span NormalizedParts::source_of(Span part) const { return Normalized::source_of(changes_, part); }
 
 void NormalizedParts::forget(std::size_t at) {
-  // Keeps the last change before `at`, which source_of() needs.
+  // source_of() needs the last change that begins before `at`, so this change stays.
   while (changes_.size() > 1 && changes_[1].begin < at) changes_.pop_front();
 }
 

@@ -26,9 +26,9 @@ struct NormalForm {
   bool form_c = false;  ///< whether to apply Unicode's normalization form C (NFC)
   std::string space;    ///< text that replaces each space (U+0020); if empty, spaces are kept
   std::string prefix;   ///< text that is put before every non-empty text
-  /// SentencePiece's table of replacements, which is used instead of NFC; may be null. If a grapheme cluster has at
-  /// most 5 bytes and begins with a key of the table, the whole cluster is replaced. In other clusters, each character
-  /// that begins with a key is replaced. A table and a prefix cannot be combined.
+  /// SentencePiece's table of replacements, which is used instead of NFC; null if there is none. A grapheme cluster is
+  /// replaced as a whole if it has at most 5 bytes and begins with a key of the table. In other clusters, each
+  /// character that begins with a key is replaced. A table and a prefix cannot be combined.
   std::shared_ptr<const Charsmap> charsmap = nullptr;
 
   bool changes_nothing() const { return !form_c && space.empty() && prefix.empty() && charsmap == nullptr; }
@@ -49,8 +49,8 @@ class Normalized {
  private:
   friend class NormalizedParts;
 
-  /// A replacement. `size` bytes of the normal form, from `begin` on, replace `source_size` bytes of the source, from
-  /// `source_begin` on.
+  /// A replacement of source bytes. The normal form has `size` bytes from the offset `begin` on. They replace
+  /// `source_size` bytes of the source from the offset `source_begin` on.
   struct Change {
     std::size_t begin;
     std::size_t size;
@@ -58,14 +58,14 @@ class Normalized {
     std::size_t source_size;
   };
 
-  /// Replaces source[begin, end) by `by`. First copies the unchanged text from `same` to `begin` to the output. Then
-  /// sets `same` to `end`.
+  /// Appends the unchanged bytes source[same, begin) to the output. Then appends `by` in place of source[begin, end).
+  /// Sets `same` to `end`.
   void change(std::size_t& same, std::size_t begin, std::size_t end, std::string_view by);
   /// Normalizes the character at `at`, together with the following characters that may compose with it. Returns the
   /// offset after the last of them.
   std::size_t take_composed(std::size_t& same, std::size_t at, const std::string& space);
-  /// Replaces the grapheme cluster at `at` according to the table. If the cluster is long or the table has no entry for
-  /// it, replaces its characters one by one. Returns the offset after the cluster.
+  /// Replaces the grapheme cluster at `at` by the table's entry for the whole cluster. If the cluster is long or has no
+  /// entry, replaces each of its characters by the character's entry. Returns the offset after the cluster.
   std::size_t take_mapped(std::size_t& same, std::size_t at, const NormalForm& form);
   /// Replaces source[begin, end) by its entry in the table, or keeps it if there is none. Then replaces the spaces in
   /// the result.
@@ -78,7 +78,7 @@ class Normalized {
 
   std::string_view source_;
   std::string text_;
-  std::vector<Change> changes_;  ///< sorted by position
+  std::vector<Change> changes_;  ///< all replacements, sorted by position
 };
 
 /// Normalizes texts that arrive in parts.
@@ -106,9 +106,9 @@ class NormalizedParts {
   bool normalized_ = false;
   bool begins_ = false;  ///< whether the prefix still has to be added
   PendingText pending_;
-  Normalized last_{{}, {}};                 ///< result of the last call of next()
+  Normalized last_{{}, {}};                 ///< normal form that the last call of next() made
   std::size_t size_ = 0;                    ///< size in bytes of the normal form so far
-  std::deque<Normalized::Change> changes_;  ///< sorted by position
+  std::deque<Normalized::Change> changes_;  ///< replacements that forget() has kept, sorted by position
 };
 
 }  // namespace headgate::tokenize

@@ -16,9 +16,9 @@ namespace headgate::tokenize {
 /// Throws io::FileError for anything else, and in the cases of check_added_tokens().
 std::unique_ptr<Tokenizer> open_tokenizer(const std::string& path);
 
-/// Checks that `tokenizer` has all tokens that other files in `directory` name. `tokenizer` was read from the
-/// tokenizer.json in `directory`. Throws io::FileError for a missing token, which transformers would add but Headgate
-/// does not. The other files are:
+/// Checks that `tokenizer`, read from the tokenizer.json in `directory`, has every token that the files below name.
+/// Throws io::FileError for a missing token. The `transformers` package would add such a token, but Headgate does not.
+/// The files are in `directory`:
 /// - tokenizer_config.json: its added_tokens_decoder and special tokens
 /// - added_tokens.json
 /// - special_tokens_map.json, if tokenizer_config.json has no added_tokens_decoder

@@ -48,8 +48,8 @@ void PairMerger::merge_in_word(std::uint32_t number, TokenPair pair, std::int32_
       t[out] = t[i++];
       continue;
     }
-    // Updates the counts after one occurrence of the pair `before` has become `after`. The count of the merged pair is
-    // not updated here, because merge() has removed it.
+    // Updates the counts of pairs after one occurrence of the pair `before` has become the pair `after`. Skips the
+    // merged pair itself, because merge() has removed its count.
     const auto replace = [&](TokenPair before, TokenPair after) {
       if (before != pair) decrease(before, number);
       increase(after, number);

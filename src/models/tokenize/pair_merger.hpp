@@ -48,13 +48,13 @@ class PairMerger {
 
  private:
   struct Word {
-    std::size_t begin;   ///< offset in tokens_
-    std::uint32_t size;  ///< number of tokens
+    std::size_t begin;   ///< index of the word's first token in tokens_
+    std::uint32_t size;  ///< number of tokens in the word
     std::int64_t count;
   };
   struct Occurrences {
     std::int64_t count = 0;
-    /// Indices of the words that contain the pair or contained it earlier; may contain duplicates.
+    /// Indices of the words that contain the pair or once contained it. An index may occur more than once.
     std::vector<std::uint32_t> words;
   };
   /// A pair and its count at the time when it was queued. The current count may differ.

@@ -39,12 +39,13 @@ constexpr std::uint32_t kMostHeap_kib = 32 * 1024;
 constexpr std::size_t kFirstJitStack = std::size_t{32} * 1024;
 constexpr std::size_t kMostJitStack = std::size_t{4} * 1024 * 1024;
 
-// Limits of a thread's CPU time since it constructed a PatternSearch. Tokenizers need about a hundredth. CPU time does
-// not include the time of other processes. It is checked after every kSearchesBetweenLooks searches.
+// Limits of a thread's CPU time since it constructed a PatternSearch: a constant, plus a time per searched byte.
+// Tokenizers need about a hundredth of these limits. CPU time excludes the time of other processes. The clock is read
+// after every kSearchesBetweenLooks searches, and after each search of kWindow bytes or more.
 constexpr double kMostTime_s = 10.0;
 constexpr double kMostTimePerByte_s = 20e-6;
 constexpr int kSearchesBetweenLooks = 256;
-constexpr std::size_t kWindow = 4096;  ///< one search finds only matches that begin in this number of bytes
+constexpr std::size_t kWindow = 4096;  ///< one call of PCRE2 finds only matches that begin in this number of bytes
 
 double processor_time_s() {
   timespec now{};
@@ -107,8 +108,8 @@ struct PatternSearch::Memory {
   double searched_bytes = 0.0;
   int searches = 0;
 
-  /// Searches for a match that begins in [from, from + kWindow]. Returns the result of PCRE2. PCRE2_ERROR_PARTIAL means
-  /// that later text may change the match.
+  /// Searches for a match that begins in text[from, from + kWindow]. Returns the result code of PCRE2, where
+  /// PCRE2_ERROR_PARTIAL means that later text may change the match.
   int search(std::string_view text, std::size_t from, More more);
   /// Throws TokenizerError if the thread has used more CPU time than the limits allow for the bytes searched so far.
   /// `bytes` is the number of bytes that the last search covered.

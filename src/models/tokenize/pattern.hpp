@@ -16,7 +16,7 @@ namespace headgate::tokenize {
 
 struct Match {
   std::size_t begin = 0;
-  std::size_t end = 0;  ///< equal to `begin` for an empty match
+  std::size_t end = 0;  ///< offset after the match; an empty match has end == begin
 };
 
 /// Result of a search in a text that may continue.

@@ -7,8 +7,8 @@
 namespace headgate::tokenize {
 
 /// Converts a regular expression from Oniguruma's Ruby syntax, which tokenizer.json uses, to PCRE2's syntax. Rewrites
-/// \s and \d (Unicode's White_Space and Nd), names of scripts, $ and escaped characters. Throws TokenizerError, which
-/// names the syntax, for anything else that the two libraries interpret differently.
+/// \s (Unicode's White_Space), \d (Unicode's Nd), names of scripts, $ and escaped characters. Throws TokenizerError for
+/// any other syntax that the two libraries interpret differently. The message names this syntax.
 std::string pcre_syntax(std::string_view regex);
 
 /// Returns a regular expression that matches `text` literally.

@@ -18,9 +18,9 @@ void check_word_size(std::size_t bytes);
 /// if the buffer is empty.
 class PendingText {
  public:
-  /// Adds a part. Returns whether the caller should search the pending text now, or false to wait for more. While the
-  /// same bytes stay undecided, it waits until their number has doubled. A long word thus takes O(n) time in total.
-  /// Throws TokenizerError if the pending text and the part have more than 64 MiB.
+  /// Adds a part. Returns true if the caller should search the pending text, false if the caller should wait for more.
+  /// After a search without a decision, returns false until the number of undecided bytes has doubled. A long word thus
+  /// takes O(n) time in total. Throws TokenizerError if the pending text and the part have more than 64 MiB.
   bool add(std::string_view part, More more);
 
   /// Returns the pending text with the added part. The view is valid until the next call of add(), as long as the part
@@ -38,9 +38,9 @@ class PendingText {
  private:
   std::string bytes_;
   std::string_view view_;
-  std::size_t bytes_to_drop_ = 0;  ///< number of bytes at the beginning of bytes_ that the next add() removes
+  std::size_t bytes_to_drop_ = 0;  ///< number of leading bytes of bytes_ that the next add() removes
   std::size_t begin_ = 0;
-  std::size_t next_begin_ = 0;  ///< value of begin() after the next add()
+  std::size_t next_begin_ = 0;  ///< value that begin() returns after the next add()
   std::size_t least_size_ = 0;  ///< minimum size of view() for which add() returns true
 };
 

@@ -60,7 +60,7 @@ void PieceCutter::search(std::vector<Slice>& slices, More more) {
     if (match.begin < match.end) {
       add(slices, {match.begin, match.end}, Kind::match);
     } else if (step_.behavior == SplitBehavior::contiguous) {
-      last_matched_ = !step_.invert;  // keeps the text before an empty match apart from the text after it
+      last_matched_ = !step_.invert;  // an empty match separates the text before and after it
     }
     emitted_end_ = search_begin_ = match.end;
     if (match.begin == match.end && search_begin_ < text.size()) {
@@ -104,7 +104,8 @@ void PieceCutter::end_piece(std::vector<Slice>& slices) {
   }
 }
 
-/// Keeps the text that was not searched yet, and the bytes before it that lookbehinds may read.
+/// Drops the text that slices have covered, except the last bytes, which lookbehinds may still read. Drops all text
+/// after the last part.
 void PieceCutter::drop_emitted(More more) {
   if (more == More::none) {
     pending_.reset();

@@ -28,9 +28,9 @@ enum class SplitBehavior {
 
 /// One step of splitting a text. Each step splits the pieces of the previous step.
 struct SplitStep {
-  std::optional<Pattern> pattern;  ///< if absent, the step does not split
+  std::optional<Pattern> pattern;  ///< pattern whose matches split the text; if absent, the step does not split
   SplitBehavior behavior = SplitBehavior::isolated;
-  bool invert = false;       ///< treats the text between matches as matches, and the matches as text between
+  bool invert = false;       ///< whether to swap the roles of the matches and of the text between matches
   std::string prefix{};      ///< text put before each piece that does not begin with it; may be empty
   bool prefix_once = false;  ///< whether the prefix is put only before the first piece of the text
 };
@@ -44,13 +44,13 @@ extern const std::string_view kQwen2Pattern;
 /// Matches words as kQwen2Pattern does, but treats combining marks like letters.
 extern const std::string_view kQwen35Pattern;
 
-/// Matches words as o200k does, the vocabulary of GPT-4o and gpt-oss. A lowercase letter before an uppercase letter
-/// ends a word.
+/// Matches words as o200k does, which is the vocabulary of GPT-4o and gpt-oss. A word ends between a lowercase and an
+/// uppercase letter.
 extern const std::string_view kO200kPattern;
 
-/// A piece or a part of a piece: the bytes `span` of PieceCutter::view().
+/// A piece of text, or a part of one. It has the bytes `span` of PieceCutter::view().
 struct Slice {
-  Span span;  ///< empty if the slice only tells that the piece has ended
+  Span span;  ///< bytes of the slice; empty if the piece ends without more bytes
   More more;  ///< More::may_follow if the next slice continues the same piece
 
   friend bool operator==(const Slice&, const Slice&) = default;
@@ -86,10 +86,10 @@ class PieceCutter {
   std::optional<PatternSearch> search_;
   PendingText pending_;
   std::size_t search_begin_ = 0;  ///< offset in view() where the search continues
-  std::size_t emitted_end_ = 0;   ///< offset in view() up to which the text is in slices
-  bool has_slice_ = false;        ///< whether the text has a slice so far, even if the step removed it
-  bool piece_open_ = false;       ///< whether the next slice may continue the piece of the last one
-  bool gap_continues_ = false;    ///< whether the text before the next match belongs to the same gap as the last slice
+  std::size_t emitted_end_ = 0;   ///< offset in view() of the first byte that is in no slice yet
+  bool has_slice_ = false;        ///< whether the text has had a slice, even one that the step removed
+  bool piece_open_ = false;       ///< whether the piece of the last slice has not ended yet
+  bool gap_continues_ = false;    ///< whether the next part may continue the text between matches in the last slice
   bool last_matched_ = false;
 };
 

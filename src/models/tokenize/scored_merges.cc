@@ -13,8 +13,8 @@
 namespace headgate::tokenize {
 namespace {
 
-/// Maximum number of bytes to hash. Every split of every token needs hashes of both halves, which takes O(n²) bytes for
-/// a token of n characters. Known vocabularies take less than 2^25 bytes in total.
+/// Maximum number of bytes to hash. A token is split after each of its characters, and both halves are hashed. This
+/// takes O(n²) bytes for a token of n characters. Known vocabularies take less than 2^25 bytes in total.
 constexpr std::size_t kMostHashedBytes = std::size_t{1} << 30;
 
 /// Returns the ids of all tokens whose score is not NaN, sorted by descending score.

@@ -16,10 +16,10 @@
 namespace headgate::tokenize {
 namespace {
 
-/// Position of a piece in the normal form of the text between two added tokens.
+/// Position of a piece of text. Offsets count bytes of the normal form of the text between two added tokens.
 struct PiecePosition {
-  std::ptrdiff_t begin = 0;  ///< offset of the piece with its prefix, which is not in the normal form; may be negative
-  std::ptrdiff_t least = 0;  ///< offset of the piece without its prefix, the smallest offset that a token can get
+  std::ptrdiff_t begin = 0;  ///< offset of the piece; negative if an added prefix begins before offset 0
+  std::ptrdiff_t least = 0;  ///< offset of the piece without its prefix; no token begins before it
 
   Span span_of(const WordToken& token) const {
     const auto offset = [this](std::uint32_t at) {
@@ -30,7 +30,7 @@ struct PiecePosition {
 };
 
 /// Encodes a text in the stages of EncodingStages. Each stage holds back text that later input can change, and passes
-/// on the rest. A piece with More::may_follow continues in the next text that the stage passes on.
+/// on the rest. If a stage passes on a piece with More::may_follow, its next text continues this piece.
 class StagedStream final : public StreamEncoder {
  public:
   StagedStream(const EncodingStages& stages, const EncodeOptions& options)
@@ -57,10 +57,10 @@ class StagedStream final : public StreamEncoder {
   }
 
  private:
-  /// Kinds of byte sequences in the input: valid UTF-8 (text), or bytes that are not UTF-8 (others).
+  /// Kinds of byte sequences in the input: `text` is valid UTF-8, `others` are bytes that are not UTF-8.
   enum class Run { none, text, others };
 
-  /// State of a pre-tokenizer step that is splitting a piece of the previous step.
+  /// State of a pre-tokenizer step. Each step splits the pieces of the previous step.
   struct StepState {
     explicit StepState(const SplitStep& of) : step(of), cutter(of) {}
 
@@ -105,7 +105,7 @@ class StagedStream final : public StreamEncoder {
   Encoding out_;
   bool has_begun_ = false;
 
-  PendingText bytes_;  ///< up to 3 bytes of an incomplete character
+  PendingText bytes_;  ///< first bytes of a character whose last bytes have not arrived; at most 3
   Run run_ = Run::none;
   std::size_t run_begin_ = 0;
 
@@ -126,7 +126,7 @@ class StagedStream final : public StreamEncoder {
   PiecePosition word_position_;
   More word_more_ = More::none;
   std::size_t searched_ = 0;                ///< number of bytes of word_ that were already searched for cuts
-  std::optional<char32_t> last_character_;  ///< character before the offset searched_
+  std::optional<char32_t> last_character_;  ///< character in front of byte searched_ of word_
 };
 
 void StagedStream::take_bytes(std::string_view part, More more) {
@@ -218,7 +218,7 @@ bool StagedStream::wants_prefix(const SplitStep& step, std::string_view piece, c
 }
 
 /// Splits text by the pre-tokenizer step with the index `step`, and passes each piece to the next step. `position` is
-/// the position of `text`. It is used only if `text` begins a piece.
+/// the position of `text`. It is ignored if `text` continues a piece of the previous call.
 void StagedStream::take_piece(std::size_t step, std::string_view text, PiecePosition position, More more) {
   if (step == step_states_.size()) return take_word(text, position, more);
   StepState& state = step_states_[step];
@@ -281,7 +281,7 @@ void StagedStream::encode_word(std::string_view word) {
     if (options_.spans) out_.spans.push_back(source_of(word_position_.span_of(token)));
   }
   out_.left_out += word.size() - known;
-  // Treats a negative position, which lies inside an added prefix, as 0.
+  // Drops the mapping before the word's end. An end inside an added prefix is negative and counts as 0.
   const std::ptrdiff_t end = word_position_.begin + static_cast<std::ptrdiff_t>(word.size());
   form_.forget(static_cast<std::size_t>(std::max<std::ptrdiff_t>(end, 0)));
 }

@@ -38,7 +38,7 @@ std::unique_ptr<const WordModel> make_model(const TokenizerParts& parts) {
   return std::make_unique<Bpe>(parts.vocabulary, merges, options);
 }
 
-/// Replaces each `from` in `text` by `to`.
+/// Returns `text` with each occurrence of `from` replaced by `to`.
 std::string replaced(std::string_view text, std::string_view from, std::string_view to) {
   std::string out;
   for (std::size_t at = text.find(from); at != std::string_view::npos; at = text.find(from)) {
@@ -49,8 +49,8 @@ std::string replaced(std::string_view text, std::string_view from, std::string_v
   return out += text;
 }
 
-/// Returns the bytes that a token adds to a decoded text. Added tokens set `as_spelled`: their bytes are those of the
-/// spelling.
+/// Returns the bytes that a token adds to a decoded text. `as_spelled` is set for added tokens: it selects the bytes of
+/// the token's spelling.
 std::string bytes_of_token(const TokenizerParts& parts, std::string_view spelling, bool as_spelled) {
   if (parts.model == ModelKind::byte_bpe) {
     const auto bytes = as_spelled ? std::nullopt : bytes_of(spelling);
@@ -130,12 +130,12 @@ class StagedTokenizer final : public Tokenizer {
   std::string bytes_;          ///< bytes of all tokens in the order of their ids, without gaps
   std::vector<std::size_t> begins_;
   bool drops_leading_space_;
-  std::string first_token_space_;  // spelling of a space that first_bytes() removes; empty if it removes nothing
+  std::string first_token_space_;  // spelling of the spaces that first_bytes() removes; empty: removes none
 };
 
 void StagedTokenizer::add(const std::vector<AddedToken>& added) {
   std::size_t bytes = 0;
-  std::vector<AddedToken> kinds[2][2];  // one list for each combination of token.normalized and !token.special
+  std::vector<AddedToken> kinds[2][2];  // lists of tokens; indices: token.normalized, !token.special
   for (const AddedToken& token : added) {
     if (tokens_.find(token.content) != token.id) tokens_.add(token.id, token.content);
     bytes += token.content.size();

@@ -32,7 +32,7 @@ class StringTable {
  private:
   struct Entry {
     std::uint64_t hash;
-    std::uint32_t begin;  ///< offset in bytes_
+    std::uint32_t begin;  ///< offset of the string in bytes_
     std::uint32_t size;
   };
 

@@ -36,7 +36,7 @@ class ByteStream final : public StreamEncoder {
   }
 
  private:
-  std::optional<std::int32_t> front_;  ///< token to return before those of the text; becomes empty then
+  std::optional<std::int32_t> front_;  ///< token to return in front of the text; empty once returned
   bool spans_;
   std::size_t done_ = 0;
 };

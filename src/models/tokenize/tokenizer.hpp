@@ -64,8 +64,8 @@ class Tokenizer {
   Encoding encode(std::string_view text, const EncodeOptions& options) const { return stream(options)->finish(text); }
   Encoding encode(std::string_view text) const { return encode(text, EncodeOptions{}); }
 
-  // Each of the next three functions returns a property of the token with this id. They throw Error if the id is out of
-  // range or has no token.
+  // The functions bytes(), spelling() and special() return a property of the token with the given id. They throw Error
+  // if the id is out of range or has no token.
   virtual std::string_view bytes(std::int32_t id) const = 0;  ///< bytes that the token adds to a decoded text
   virtual std::string spelling(std::int32_t id) const = 0;    ///< spelling in the vocabulary, in UTF-8
   virtual bool special(std::int32_t id) const = 0;            ///< whether the token is a control token such as BOS

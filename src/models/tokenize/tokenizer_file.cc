@@ -62,8 +62,8 @@ std::vector<std::int32_t> leading_special_ids(const Tokenizer& tokenizer) {
   const std::vector<std::int32_t> without = tokenizer.encode(kText, {.add_special = false}).ids;
   if (!without.empty())
     return {with.ids.begin(), std::search(with.ids.begin(), with.ids.end(), without.begin(), without.end())};
-  // kText has no token, so all ids are special tokens. The ids before the text have empty spans at its beginning. The
-  // ids after it have empty spans at its end.
+  // No token represents kText, so all ids are special tokens. Special tokens in front of a text have empty spans at
+  // offset 0. Special tokens after it have empty spans at the end of the text, so end > 0 finds the first of them.
   const auto after = std::find_if(with.spans.begin(), with.spans.end(), [](Span span) { return span.end > 0; });
   return {with.ids.begin(), with.ids.begin() + (after - with.spans.begin())};
 }

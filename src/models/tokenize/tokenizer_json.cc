@@ -62,8 +62,8 @@ void read_template(TokenizerParts& parts, const JsonValue& value) {
   if (side == &parts.before) refuse("{}: without the text, Sequence A", single.where());
 }
 
-/// Reads a post-processor. Only one template is supported: throws TokenizerError if the file has a second one. `met`
-/// tells whether one was read before.
+/// Reads a post-processor. `met` tells whether a template was read before; reading a template sets it. Throws
+/// TokenizerError for a second template.
 void read_post_processor(TokenizerParts& parts, bool& met, const JsonValue& value, bool inside) {
   if (value.is_null()) return;
   const std::string type = value.type();
@@ -179,14 +179,14 @@ void read_unigram(TokenizerParts& parts, const JsonValue& model) {
 }
 
 void read_model(TokenizerParts& parts, const JsonValue& model) {
-  const JsonValue type = model.at("type");  // missing in old files
+  const JsonValue type = model.at("type");  // old files have no type
   if (type.is_null()) return model.at("vocab").json().is_array() ? read_unigram(parts, model) : read_bpe(parts, model);
   if (type.text() == "BPE") return read_bpe(parts, model);
   if (type.text() == "Unigram") return read_unigram(parts, model);
   model.refuse_type("BPE and Unigram are");
 }
 
-/// Throws TokenizerError if texts can need the unknown token and the vocabulary does not have it.
+/// Throws TokenizerError if a text may need the unknown token, but the vocabulary does not have this token.
 void check_unknown(const TokenizerParts& parts, const JsonValue& unknown) {
   if (unknown.is_null() || parts.options.unknown != kNoToken) return;
   bool all_bytes = parts.options.byte_fallback && find_byte_tokens(parts.vocabulary).has_value();
@@ -228,8 +228,8 @@ void check_added_tokens(TokenizerParts& parts) {
       refuse("added token '{}': normalized, with spaces, and together with Metaspace: not supported",
              io::printable(token.content));
     }
-    // Prevents Unigram from finding special tokens in words. With special_as_text, their spellings are not split off
-    // before, and thus are parts of words.
+    // Prevents Unigram from finding special tokens in words. With special_as_text, the spelling of a special token is
+    // plain text and can thus be part of a word.
     const auto id = static_cast<std::size_t>(token.id);
     const double never = std::numeric_limits<double>::quiet_NaN();
     if (token.special && parts.model == ModelKind::unigram && id < parts.scores.size()) parts.scores[id] = never;

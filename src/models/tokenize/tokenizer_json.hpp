@@ -13,9 +13,9 @@ namespace headgate::tokenize {
 /// feature.
 std::unique_ptr<Tokenizer> read_tokenizer_json(const std::string& path);
 
-/// Together, these functions do what read_tokenizer_json() does. read_json_text() returns the text of the file, and
-/// parse_tokenizer_json() makes the tokenizer. `name` is the file name in messages. Both throw as read_tokenizer_json()
-/// does.
+/// These two functions are the steps of read_tokenizer_json(). read_json_text() returns the text of the file, and
+/// parse_tokenizer_json() makes the tokenizer from this text. `name` is the file name in messages. Both functions throw
+/// the errors of read_tokenizer_json().
 std::string read_json_text(const std::string& path);
 std::unique_ptr<Tokenizer> parse_tokenizer_json(const std::string& name, const std::string& text);
 

@@ -103,7 +103,7 @@ SplitStep read_split(const JsonValue& value) {
   return step;
 }
 
-/// Selects the pieces of a text that get Metaspace's prefix.
+/// Selects which pieces of a text get the prefix ▁ of a step Metaspace: none, only the first, or all.
 enum class Prepend { never, first, always };
 
 /// Reads the keys of Metaspace. Metaspace can be a pre-tokenizer or a decoder.
@@ -137,7 +137,7 @@ class PreTokenizerReader {
 
   TokenizerParts& parts_;
   bool byte_level_ = false;  ///< whether the step ByteLevel was read; it must be the last step
-  bool no_space_ = false;    ///< whether a step so far has replaced or removed all spaces
+  bool no_space_ = false;    ///< whether a step that was read has replaced or removed all spaces
 };
 
 void PreTokenizerReader::read(const JsonValue& value, bool inside) {
@@ -209,7 +209,7 @@ void read_strip(TokenizerParts& parts, const JsonValue& value) {
 /// before Fuse drops a space from every token.
 class DecoderOrder {
  public:
-  /// Checks the next step.
+  /// Takes the next step of the decoder. Throws TokenizerError if it may not follow the steps before it.
   void add(const JsonValue& value, const std::string& type) {
     constexpr std::string_view kOrder = "Replace, ByteFallback, Fuse, Strip, or Metaspace instead of Replace and Strip";
     const int stage = type == "ByteFallback" ? 1 : type == "Fuse" ? 2 : type == "Strip" ? 3 : 0;
@@ -247,7 +247,7 @@ void read_text_decoder(TokenizerParts& parts, const JsonValue& value, DecoderOrd
   } else if (type == "ByteFallback") {
     value.only(type, {"type"});
     parts.decodes_bytes = true;
-  } else if (type == "Fuse") {  // decoding always joins tokens
+  } else if (type == "Fuse") {  // nothing to set: decoding always joins tokens
     value.only(type, {"type"});
   } else {
     value.refuse_type(inside ? "Replace, ByteFallback, Fuse, Strip and Metaspace are"

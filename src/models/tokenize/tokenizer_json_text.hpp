@@ -14,8 +14,8 @@ namespace headgate::tokenize {
 ///
 /// Throws TokenizerError for steps that tokenizer.json cannot express.
 ///
-/// For scored_bpe, ids can differ in rare cases. Two merges that produce the same token have equal ranks here, but
-/// different ranks in tokenizer.json. This matters where both merges could apply and overlap.
+/// For scored_bpe, ids can differ in rare cases. Two merges that produce the same token have equal ranks in `parts`,
+/// but different ranks in tokenizer.json. The ids differ only where both merges could apply to overlapping tokens.
 std::string tokenizer_json_text(const TokenizerParts& parts);
 
 }  // namespace headgate::tokenize

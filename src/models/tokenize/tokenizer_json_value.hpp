@@ -21,7 +21,7 @@ namespace headgate::tokenize {
 
 /// A key of tokenizer.json that is ignored, because its value does not change the ids.
 struct HarmlessKey {
-  /// Type of the object that contains the key, or the key under which this object is stored; empty for the whole file.
+  /// Object that contains the key, named by its type or by the key under which it is stored. Empty for the whole file.
   std::string_view part;
   std::string_view key, why;
 };

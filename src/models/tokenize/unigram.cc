@@ -100,8 +100,8 @@ void Unigram::add_unknown(std::vector<WordToken>& tokens, std::string_view word,
                           std::uint32_t end) const {
   std::uint32_t node = 0;
   for (std::uint32_t at = begin; at == begin || (at < end && node != 0); ++at) node = next(node, word[at]);
-  // Uses the token that spells all these characters, if there is one. The search has chosen unknown characters instead
-  // only if their scores have a larger sum than the token's score.
+  // Uses the token for word[begin, end), if there is one. The search preferred unknown characters to this token only
+  // because the sum of their scores is larger than the token's score.
   const std::int32_t whole = node == 0 ? kNoToken : ids_[node];
   if (whole != kNoToken) {
     tokens.push_back({whole, begin, end});

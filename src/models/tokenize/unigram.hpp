@@ -40,7 +40,7 @@ class Unigram final : public WordModel {
     std::uint64_t key;  ///< parent · 256 + byte; kFree in an empty slot
     std::uint32_t node;
   };
-  /// The best split of the first n bytes of a word: its score and its last token.
+  /// The best split of a word's beginning into tokens. Holds its total score and its last token.
   struct Best {
     double score = 0.0;
     std::uint32_t begin = 0;  ///< offset of the last token in the word

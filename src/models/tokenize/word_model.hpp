@@ -23,14 +23,14 @@ class WordModel {
   /// Splits a word of at most 2^32 − 1 bytes. Overwrites `tokens`.
   virtual void encode(std::vector<WordToken>& tokens, std::string_view word) const = 0;
 
-  /// Returns how many bytes of the word a token represents. The range from begin to end has more bytes if some of them
-  /// have no token and were dropped.
+  /// Returns how many bytes of the word a token represents. This is less than end − begin if bytes inside the range
+  /// [begin, end) have no token and were dropped.
   virtual std::size_t spelled_bytes(const WordToken& token) const { return token.end - token.begin; }
 
-  /// Returns whether may_cut() returns true for any characters.
+  /// Returns whether may_cut() can return true: false means that words are never cut.
   virtual bool cuts() const { return false; }
-  /// Returns whether a word may be cut between two neighbouring characters. If so, encoding both pieces separately
-  /// gives the tokens of the whole word, whatever its other characters are.
+  /// Returns whether a word may be cut between two neighbouring characters. If true, encoding both pieces separately
+  /// gives the same tokens as encoding the whole word, for any other characters in the word.
   virtual bool may_cut(char32_t /*before*/, char32_t /*after*/) const { return false; }
 };
 

@@ -12,13 +12,13 @@
 #include "models/decoder/parameters.hpp"
 #include "models/train/trained_part.hpp"
 
-// A checkpoint is a directory in the layout of Hugging Face:
-//   config.json            the model
-//   modeling_headgate.py   the model's code for transformers, if transformers has none
-//   model.safetensors      the model's parameters, one tensor each, by name
-//   optimizer.safetensors  AdamW's moments of the trained parameters, "NAME.first_moment" and "NAME.second_moment"
-//   trainer_state.json     the trainer's state
-//   tokenizer.json, tokenizer_config.json, generation_config.json  only with a tokenizer
+// A checkpoint is a directory in the layout of Hugging Face. It has these files:
+//   config.json: describes the model.
+//   modeling_headgate.py: has the model's code for `transformers`, if `transformers` has none.
+//   model.safetensors: has one tensor, with a name, for each parameter tensor of the model.
+//   optimizer.safetensors: has AdamW's moments of the trained tensors, "NAME.first_moment" and "NAME.second_moment".
+//   trainer_state.json: has the trainer's state.
+//   tokenizer.json, tokenizer_config.json, generation_config.json: exist only for a model with a tokenizer.
 // A model without optimizer.safetensors and trainer_state.json cannot be trained further.
 
 namespace headgate::train {
@@ -29,9 +29,9 @@ struct CheckpointView {
   const models::DecoderConfig& config;
   const models::ParameterTable& table;
   const float* parameters = nullptr;       ///< (total)
-  const float* first_moment = nullptr;     ///< one number per trained parameter, or null
-  const float* second_moment = nullptr;    ///< one number per trained parameter, or null
-  std::string trainer_state;               ///< JSON text, or empty
+  const float* first_moment = nullptr;     ///< AdamW's first moments, one per trained parameter; null: not saved
+  const float* second_moment = nullptr;    ///< AdamW's second moments, one per trained parameter; null: not saved
+  std::string trainer_state;               ///< text of trainer_state.json; empty: not saved
   std::vector<NamedText> text_files = {};  ///< files of the tokenizer, from SequenceSource::model_files()
   TrainedPart trained = TrainedPart::all;  ///< which parameters were trained, as in `trainer_state`
   /// Whether BOS precedes a text, for a model that reads bytes. Empty for a model with a tokenizer.
@@ -42,9 +42,9 @@ struct CheckpointView {
 struct Checkpoint {
   models::DecoderConfig config;
   std::vector<float> parameters;     ///< all parameters, in the layout of ParameterTable(config)
-  std::vector<float> first_moment;   ///< one number per trained parameter, or empty
-  std::vector<float> second_moment;  ///< one number per trained parameter, or empty
-  std::string trainer_state;         ///< JSON text, not checked; may be empty
+  std::vector<float> first_moment;   ///< AdamW's first moments, one per trained parameter; empty: not loaded
+  std::vector<float> second_moment;  ///< AdamW's second moments, one per trained parameter; empty: not loaded
+  std::string trainer_state;         ///< unchecked text of trainer_state.json; may be empty
 };
 
 /// Selects what to read from a checkpoint: only the model, or also the moments and the trainer state.

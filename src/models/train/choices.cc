@@ -49,7 +49,7 @@ void derive_sizes(DecoderConfig& config, const Given<kConfigKeys>& keys) {
   }
 }
 
-/// Returns `before`, changed by --gate and --gate-site. Does not apply the other options of the gate.
+/// Returns the gate `before` with --gate and --gate-site applied. Ignores the other options of the gate.
 GateVariant chosen_gate(const GateVariant& before, const ModelChoices& choices) {
   GateVariant gate = before;
   if (!choices.gate.empty()) {
@@ -107,8 +107,8 @@ void require_use_of_window(const DecoderConfig& config, const std::string& patte
           option_of<&DecoderConfig::window>(), config.window, kLayerTypesOption, io::printable(pattern));
 }
 
-/// Throws Error if the model has parts of softmax attention (a gate, a control, sinks or biases of q, k and v), but no
-/// such layer.
+/// Throws Error if the model has no layer of softmax attention, but has parts that only such layers use: a gate, a
+/// control, sinks or biases of q, k and v.
 void require_use_of_attention(const DecoderConfig& config) {
   if (has_layer(config, LayerType::full_attention) || has_layer(config, LayerType::sliding_attention)) return;
   const std::string reason =
@@ -127,8 +127,8 @@ void require_gate(const GateVariant& gate, const Given<kConfigKeys>& keys) {
   });
 }
 
-/// Describes a gate that does not change its input at first: x·g(0) = x or x + g(0) = x. The logits are 0 at first,
-/// because the gate's matrix starts at 0.
+/// Describes a gate that initially does not change its input x. The gate's matrix starts at 0, so all gate logits are
+/// 0. With the gate function g, either x·g(0) = x (GateOp::mul) or x + g(0) = x (GateOp::add).
 struct IdentityGate {
   GateFn fn;
   GateOp op;
@@ -172,7 +172,7 @@ GateVariant gate_from(const DecoderConfig& config, const ModelChoices& choices, 
   return gate;
 }
 
-/// Throws Error if the user gave the option of the config key `row`, and its value differs from the model's.
+/// Throws Error if the user gave the option of the config key `row` with a value that differs from the model's value.
 template <class Row, class Slot>
 void require_same(const Row& row, const Slot& slot, const DecoderConfig& model, const std::string& path) {
   if (!Given<kConfigKeys>::is_given(slot)) return;
@@ -244,7 +244,7 @@ DecoderConfig make_config(const ModelChoices& choices, Task task, Bos bos, std::
   models::validate(config, models::NamesIn::command_line);
   config = models::canonical_config(config);
   if (!choices.match_params) return config;
-  // Accepts --gate none, so that a script can pass the same options to every model of a comparison.
+  // --match-params accepts --gate none, so that a script can pass the same options to every model of a comparison.
   require(
       !choices.gate.empty() || models::parameter_count(config) != models::parameter_count(models::baseline_of(config)),
       "--match-params: the model has no parameters beyond those without a gate; it needs a --gate");

@@ -22,7 +22,7 @@ namespace headgate::train {
 struct ModelChoices {
   std::string config_file;  ///< config.json to start from; empty: the task's default model
   Given<models::kConfigKeys> keys;
-  std::string gate;         ///< name of a gate variant, for parse_gate(); `keys` may change it; empty: not given
+  std::string gate;         ///< name of a gate, for parse_gate(); `keys` may change the gate; empty: not given
   std::string layer_types;  ///< pattern for parse_layer_types(); empty: not given
   bool match_params = false;
 
@@ -84,9 +84,11 @@ std::string option_value_text(const Value& value) {
   }
 }
 
-/// Returns the default of an option for --help. `row` describes the option's field. Returns the row's own default_text,
-/// if any, otherwise the field's value, such as "10000". If the value depends on the task, returns it for all tasks:
-/// "text 6, bigram-backcopy 1". of_task(task) returns the default config or settings of a task.
+/// Returns the default of an option as --help shows it. `row` describes the field that the option sets.
+/// of_task(task) returns a task's default config or settings, which have this field. The result is one of these:
+/// - the row's own default_text, if it has one
+/// - the field's value, such as "10000"
+/// - the value of each task, if they differ: "text 6, bigram-backcopy 1"
 template <class Row, class OfTask>
 std::string default_text(const Row& row, const OfTask& of_task) {
   if (row.default_text != nullptr) return row.default_text;

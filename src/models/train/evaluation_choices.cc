@@ -115,11 +115,11 @@ Source shared(const std::vector<Source>& sources, Source source) {
 
 /// A text as a model reads it: as tokens or as bytes.
 struct ReadText {
-  std::optional<TokenText> tokens;  ///< empty: the model reads bytes
+  std::optional<TokenText> tokens;  ///< tokens of the text; empty: the model reads bytes
   Bos bos = Bos::off;               ///< whether a sequence of bytes begins with BOS
 
-  /// Returns how many ids a sequence of `seq_len` tokens takes from the text, including the last target. Tokens in
-  /// front of the text, such as BOS, do not count.
+  /// Returns how many token ids of the text a sequence of `seq_len` tokens uses. Counts the target of the last token,
+  /// but not tokens in front of the text, such as BOS.
   std::int64_t ids(std::int64_t seq_len) const { return seq_len + 1 - front(); }
   std::int64_t front() const {
     return tokens ? static_cast<std::int64_t>(tokens->front.size()) : static_cast<std::int64_t>(bos == Bos::on);
@@ -134,15 +134,15 @@ std::int64_t bytes_of(const ReadText& text, std::int64_t seq_len) {
   return std::accumulate(bytes.begin(), bytes.begin() + ids, std::int64_t{0});
 }
 
-/// Returns the length, at most `seq_len`, of the longest sequence that covers at most `bytes` bytes of the text. The
-/// bytes of its last target count too. Returns at least 1.
+/// Returns the largest sequence length from 1 to `seq_len` that covers at most `bytes` bytes of the text. The bytes of
+/// the last target count too. Returns 1 if even one token covers more.
 std::int64_t sequence_within(const ReadText& text, std::int64_t seq_len, std::int64_t bytes) {
   std::int64_t excess = bytes_of(text, seq_len) - bytes;
   for (; seq_len > 1 && excess > 0; --seq_len) {
     const auto last = static_cast<std::size_t>(text.ids(seq_len) - 1);
     if (!text.tokens) {
       --excess;
-    } else if (last < text.tokens->bytes.size()) {  // false if the text is shorter than the sequence
+    } else if (last < text.tokens->bytes.size()) {  // false if the text ends before
       excess -= text.tokens->bytes[last];
     }
   }
@@ -200,8 +200,8 @@ std::vector<Source> sources_of_text(const Corpus& corpus, const EvaluationChoice
   return out;
 }
 
-/// Holds the source of sequences for each model. If only a part of the text is read by default, `limit` describes this
-/// part for messages; otherwise it is empty.
+/// Holds the source of sequences for each model. `limit` describes the part of the text that the models read by
+/// default, for messages. It is empty if no default limits the text.
 struct Sources {
   std::vector<Source> list;
   std::string limit{};
@@ -260,7 +260,7 @@ metrics::MetricList metrics_of(const EvaluationChoices& choices, const SequenceS
   return out;
 }
 
-/// Returns the roundings that --activations names, without duplicates. Throws Error.
+/// Returns the roundings of activations that --activations names, without duplicates. Throws Error for other names.
 std::vector<layers::ActivationRounding> roundings_of(const EvaluationChoices& choices) {
   std::vector<layers::ActivationRounding> out;
   for (const std::string& words : choices.activations) {
@@ -275,8 +275,8 @@ std::vector<layers::ActivationRounding> roundings_of(const EvaluationChoices& ch
   return out;
 }
 
-/// Throws Error if --part splits sequences, but --activations names a rounding that needs one scale for a whole
-/// sequence.
+/// Throws Error if --part splits sequences and --activations names a rounding that uses one scale per whole sequence.
+/// Such a scale needs all tokens of the sequence at once.
 void require_uncut_sequences(const EvaluationPlan& plan, std::int64_t seq_len) {
   for (const layers::ActivationRounding rounding : plan.activations) {
     require(!spans_tokens(rounding) || plan.part == 0 || seq_len <= plan.part,
@@ -285,14 +285,15 @@ void require_uncut_sequences(const EvaluationPlan& plan, std::int64_t seq_len) {
   }
 }
 
-/// Adds metrics and an evaluation plan to a source that is open. `limit` has the meaning of Sources::limit.
+/// Returns an evaluation input with this source of sequences, the metrics and the evaluation plan. `limit` has the
+/// meaning of Sources::limit.
 EvaluationInput with_plan(Source source, const EvaluationChoices& choices, const std::vector<LoadedModel>& models,
                           const std::string& limit) {
   EvaluationInput input{std::move(source), {}, {}, limit};
   input.metrics = metrics_of(choices, *input.source, models);
   const std::int64_t seq_len = input.source->seq_len(), sequences = input.source->held_out_count();
   if (metrics::names_each_metric(choices.metrics)) require_seen_first_tokens(input.metrics, seq_len, models);
-  const bool ends = !input.source->has_triggers();  // a task with triggers generates random sequences without end
+  const bool ends = !input.source->has_triggers();  // tasks with trigger tokens generate endless random sequences
   require(ends || choices.tokens != kAllTokens, "--tokens all: the sequences of this task have no end; give a number");
   const std::int64_t most = choices.tokens.value_or(limit.empty() ? kDefaultTokens : kAllTokens);
   input.plan = plan_evaluation(sequences, most / seq_len, seq_len > choices.part ? 1 : choices.batch);
@@ -314,7 +315,7 @@ bool has_attention(const LoadedModel& model) {
          models::has_layer(model.config, models::LayerType::sliding_attention);
 }
 
-/// Throws Error if --cache-dtype is given and no model has keys and values.
+/// Throws Error if --cache-dtype is given, but no model has layers of attention, which have keys and values to cache.
 void require_attention(const EvaluationChoices& choices, const std::vector<LoadedModel>& models) {
   if (choices.cache == DType::none) return;
   const bool any = std::any_of(models.begin(), models.end(), has_attention);
@@ -322,7 +323,7 @@ void require_attention(const EvaluationChoices& choices, const std::vector<Loade
           models.front().name);
 }
 
-/// Throws Error if the vocabulary of a model and of the reference, which is the last model, differ in size.
+/// Throws Error if a model's vocabulary differs in size from that of the reference, which is the last model.
 void require_vocabulary_of_reference(const std::vector<LoadedModel>& models) {
   const LoadedModel& reference = models.back();
   for (const LoadedModel& model : models) {

@@ -42,20 +42,20 @@ struct EvaluationChoices {
   std::optional<std::int64_t> seq_len;
   std::optional<std::int64_t> tokens;      ///< maximum number of tokens; empty: kDefaultTokens
   std::optional<std::int64_t> text_bytes;  ///< number of bytes at the beginning of the text to tokenize; empty: all
-  std::int64_t longest_of_others = 512;    ///< limit of the default of seq_len if a model has a tokenizer
+  std::int64_t longest_of_others = 512;    ///< maximum default seq_len if a model has its own tokenizer
   std::optional<std::uint64_t> seed;
   std::int64_t batch = 16;
   std::int64_t part = kPartTokens;  ///< EvaluationPlan::part
   bool held_out = false;
-  /// Evaluates the same beginning of the text with every model, as one sequence. The beginning is as long as possible
-  /// with at most `tokens` tokens for each model.
+  /// Whether every model reads the same beginning of the text, as one sequence. This part of the text is as long as
+  /// possible, but has at most `tokens` tokens for each model.
   bool same_text = false;
   models::ModelPrecision precision = models::ModelPrecision::f32;
   DType cache = DType::none;     ///< EvaluationPlan::cache
   std::int64_t cache_first = 0;  ///< EvaluationPlan::cache_first
-  /// Names of roundings for EvaluationPlan::activations. One string may contain several names, separated by commas.
+  /// Names of the roundings for EvaluationPlan::activations. One string may contain several names, separated by commas.
   std::vector<std::string> activations;
-  bool against = false;  ///< the last model is the reference that the others are compared with
+  bool against = false;  ///< whether the last model is the reference for all others
 };
 
 /// A model that was loaded from a directory or a GGUF file.
@@ -64,7 +64,7 @@ struct LoadedModel {
   models::DecoderConfig config;
   std::vector<float> parameters;
   std::optional<TrainSettings> trained;  ///< settings of the model's training run; empty: there is no trainer state
-  bool reads_bytes = true;               ///< bytes are tokens; false: the model has its own tokenizer
+  bool reads_bytes = true;               ///< whether bytes are tokens; false: the model has its own tokenizer
   Bos bos = Bos::off;                    ///< whether BOS precedes a text of bytes
   std::string tokenizer{};               ///< path of the model's tokenizer, for tokenize::open_tokenizer()
 };
@@ -76,7 +76,7 @@ std::string model_path(const std::string& path);
 
 /// Loads the model in model_path(`path`). Throws Error and io::FileError.
 LoadedModel load_model(const std::string& path);
-/// Does what load_model() does, but leaves the parameters empty. `path` is the path that the user gave; `file` was
+/// Returns the result of load_model(path) with empty parameters. `path` is the path that the user gave. `file` was
 /// opened from model_path(path).
 LoadedModel describe_model(const std::string& path, const models::ModelFile& file);
 
@@ -101,8 +101,8 @@ struct EvaluationInput {
 std::vector<EvaluationInput> evaluation_inputs(const EvaluationChoices& choices,
                                                const std::vector<LoadedModel>& models);
 
-/// Compares a model with itself under each rounding of the evaluator's plan. Then compares the model with `reference`,
-/// if it is not null.
+/// Compares a model with variants of itself, one for each rounding of the evaluator's plan. Then compares the model
+/// with `reference`, unless it is null.
 std::vector<Comparison> comparisons_of(HeldOutEvaluator& evaluator, const LoadedModel& model,
                                        const LoadedModel* reference);
 

@@ -20,8 +20,8 @@ bool evaluation_due(const Trainer& trainer) {
          (due(trainer.steps_done(), settings.eval_every) || trainer.finished());
 }
 
-/// Takes the next training step. Returns its report, and rates such as tokens per second. If Cancelled is thrown, the
-/// step has not been taken.
+/// Takes the next training step. Returns the trainer's report of the step, with rates such as tokens per second. If
+/// Cancelled is thrown, the step has not been taken.
 Progress advance(Trainer& trainer, const LoopOptions& options) {
   Progress progress;
   progress.step = trainer.step();
@@ -42,11 +42,11 @@ std::optional<Evaluation> evaluated(Trainer& trainer) {
   }
 }
 
-/// Allows the observer to cancel the trainer's passes while this object exists.
+/// Lets LoopObserver::interrupted() cancel the trainer's forward and backward passes while the object exists.
 class Interruptible {
  public:
   Interruptible(Trainer& trainer, LoopObserver& observer) : trainer_(trainer) {
-    // In a group of processes, none may cancel, because all of them must end after the same step.
+    // Processes of a group may not cancel a step, because all of them must end after the same step.
     if (trainer.group().size() == 1) trainer.cancel_when([&observer] { return observer.interrupted(); });
   }
   Interruptible(const Interruptible&) = delete;
@@ -66,7 +66,7 @@ std::optional<LoopReason> reason_to_end(const Trainer& trainer, bool own_interru
   return std::nullopt;
 }
 
-/// Saves checkpoints and logs metrics. The run continues if a write fails.
+/// Saves the checkpoints of a run and logs its metrics. A write that fails does not end the run.
 class RunWriter {
  public:
   RunWriter(const Trainer& trainer, RunDirectory& run, LoopObserver& observer)

@@ -12,9 +12,9 @@
 namespace headgate::train {
 
 struct LoopOptions {
-  std::int64_t stop_at = 0;  ///< stop after this step, as if interrupted; 0: never
-  /// Peak rate of fused multiply-adds of the run's threads, in GFLOP/s, from which MFU is computed. 0: unknown, so no
-  /// MFU is reported.
+  std::int64_t stop_at = 0;  ///< step after which the run stops, as if interrupted; 0: none
+  /// Peak rate of fused multiply-adds of the run's threads together, in GFLOP/s. Model FLOPs utilisation (MFU) is
+  /// relative to this rate. 0: the rate is unknown, and no MFU is reported.
   double fma_peak_gflops = 0.0;
 };
 
@@ -22,8 +22,8 @@ class LoopObserver {
  public:
   virtual ~LoopObserver() = default;
   virtual void after_step(const Progress& progress) = 0;
-  /// Called at the start of a resumed run, if the run was interrupted before the evaluation of `step`. `evaluation` is
-  /// this evaluation, which the resumed run has computed.
+  /// Called at the start of a resumed run that was interrupted before the evaluation of `step`. The resumed run first
+  /// computes this missing evaluation, and passes it as `evaluation`.
   virtual void evaluated(std::int64_t step, const Evaluation& evaluation) = 0;
   /// Called after a checkpoint was saved to `directory`. This is a new directory if the previous one could not be
   /// replaced (RunDirectory::save).
@@ -54,11 +54,11 @@ bool lacks_evaluation(const Trainer& trainer, const RunDirectory& run);
 /// - If lacks_evaluation() is true, begins with that evaluation.
 /// - Saves at the start of a new run, every save_every steps and at the end.
 /// - Evaluates every eval_every steps and at the last step.
-/// - Drops an interrupted step. A resumed run takes it again, bitwise identically.
+/// - Drops an interrupted step. A resumed run takes this step again, bitwise identically.
 /// - If a checkpoint or a metrics line cannot be written, for example on a full disk, tries again at the next one.
 ///
-/// Throws Diverged; the checkpoint of the last save then remains. Throws io::FileError if something cannot be written
-/// before the first step, or if the data changes during training.
+/// Throws Diverged; the last saved checkpoint then remains. Throws io::FileError if a file cannot be written before the
+/// first step, or if the data changes during training.
 LoopEnd run_loop(Trainer& trainer, RunDirectory& run, LoopObserver& observer, const LoopOptions& options);
 
 /// Takes the same steps as run_loop(), in the processes of a group that do not lead it. Does not write or evaluate. If

@@ -32,17 +32,17 @@ std::optional<std::uint64_t> number_after(const std::string& file, const std::st
 std::optional<std::uint64_t> number_in(const std::string& file) {
   std::ifstream in(file);
   std::uint64_t number = 0;
-  if (!(in >> number)) return std::nullopt;  // no number: the file holds "max", which means no limit
+  if (!(in >> number)) return std::nullopt;  // the file holds the word "max" if there is no limit
   return number;
 }
 
-/// The file names of one version of control groups (cgroups), which limit the memory of processes.
+/// Names of the files of control groups (cgroups), which limit the memory of processes. Each cgroup version has a row.
 struct GroupFiles {
-  const char* controller;  ///< name of the controller in /proc/self/cgroup
+  const char* controller;  ///< name of the memory controller in /proc/self/cgroup; empty in cgroup v2
   const char* root;
   const char* limit;
   const char* usage;
-  const char* file_cache[2];  ///< keys in memory.stat for the page cache, which the kernel frees on demand
+  const char* file_cache[2];  ///< keys of memory.stat with the page cache, which the kernel can free
 };
 constexpr GroupFiles kVersions[] = {
     {"", "/sys/fs/cgroup", "memory.max", "memory.current", {"inactive_file", "active_file"}},

@@ -27,8 +27,8 @@ std::string shortage_text(const MemoryPlan& plan, std::optional<std::uint64_t> a
 /// allocated.
 void require_memory(const MemoryPlan& plan, std::uint64_t taken = 0);
 
-/// Calls require_memory() and then make(), which allocates the memory of `plan`, except for `taken` bytes that are
-/// already allocated. Throws Error with shortage_text() if make() throws std::bad_alloc.
+/// Calls require_memory(), then make(). make() allocates the memory of `plan`, of which `taken` bytes are already
+/// allocated. Throws Error with shortage_text() if make() throws std::bad_alloc.
 template <class Make>
 auto with_memory(const MemoryPlan& plan, std::uint64_t taken, const Make& make) {
   require_memory(plan, taken);

@@ -66,11 +66,11 @@ struct Kept {
   std::int64_t bytes = 0;
   bool ends_line = true;        ///< whether the kept lines end with a newline
   std::int64_t last_begin = 0;  ///< offset of the last kept line, in bytes
-  std::string last;             ///< the last kept line, if it is the record of `step`; otherwise empty
+  std::string last;             ///< text of the last kept line; empty if its step is not `step`
 };
 
-/// Reads a line as std::getline() does, up to the longest possible record. A file that is no metrics.jsonl may consist
-/// of one huge line.
+/// Reads a line and returns whether there was one. Reads at most kMostOfLine bytes, because a file other than
+/// metrics.jsonl may consist of one huge line.
 bool next_line(std::istream& in, std::string& line) {
   line.clear();
   for (int c = in.get(); c != std::istream::traits_type::eof(); c = in.get()) {
@@ -80,8 +80,8 @@ bool next_line(std::istream& in, std::string& line) {
   return !line.empty();
 }
 
-/// Returns the lines of the file that a log opened after `step` keeps: the records up to `step`. Throws io::FileError
-/// if the file holds anything but records.
+/// Returns the extent of the records up to `step`. A log that is opened after `step` keeps this part of the file.
+/// Throws io::FileError if the file holds anything but records.
 Kept kept_part(const std::string& path, std::int64_t step) {
   Kept kept;
   std::error_code error;

@@ -10,12 +10,12 @@
 
 namespace headgate::train {
 
-/// The figures recorded for a step.
+/// The measured values that metrics.jsonl records for a training step.
 struct Progress {
   StepReport step;
   double tokens_per_second = 0.0;
   std::optional<double> mfu;  ///< model FLOPs utilisation: models::training_flops per second, divided by the FMA peak
-  std::optional<Evaluation> evaluation;  ///< evaluation after the step, if one was due
+  std::optional<Evaluation> evaluation;  ///< evaluation after the step; empty if none was due
 };
 
 /// Returns the record of a step as a line of metrics.jsonl, without the newline.
@@ -41,8 +41,9 @@ class MetricsLog {
   ~MetricsLog();
 
   void add(const Progress& progress);
-  /// Adds an evaluation to the log's last record. Does nothing if that record is of an earlier step than the run's.
-  /// Must be called before the first add(). Throws io::FileError if the file cannot be read or truncated.
+  /// Adds an evaluation to the log's last record. Does nothing if this record belongs to an earlier step than the one
+  /// after which the log was opened. Must be called before the first add(). Throws io::FileError if the file cannot be
+  /// read or truncated.
   void add_evaluation(const Evaluation& evaluation);
   /// Retries writing the lines that are kept in memory.
   void flush();

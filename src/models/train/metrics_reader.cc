@@ -31,10 +31,10 @@ using io::Json;
 constexpr std::size_t kMostBytes = std::size_t{1}
                                    << 30;  // limit of the file's size; the curves take at most about as much memory
 constexpr std::size_t kChunk = std::size_t{1} << 20;
-constexpr std::int64_t kMostCounted = std::int64_t{1} << 53;  // limit of counts, up to which doubles are exact
+constexpr std::int64_t kMostCounted = std::int64_t{1} << 53;  // maximum of a count; doubles are exact up to this value
 
-/// Calls take(line, number, ended) for each line of the file. `ended` is false if the newline is missing. Reports
-/// progress.
+/// Calls take(line, number, ended) for each line of the file. `ended` is false if the line has no newline at its end.
+/// Reports the progress of reading.
 template <class Take>
 void for_each_line(const io::InputFile& file, const Take& take) {
   std::string line, chunk;
@@ -62,7 +62,7 @@ void for_each_line(const io::InputFile& file, const Take& take) {
 /// Formats a JSON value for error messages.
 std::string quoted(const Json& value) { return io::printable(value.dump()); }
 
-/// A parsed line of the file. `where` is "PATH: line N".
+/// A parsed line of the file. `where` names the line in messages, as "PATH: line N".
 struct Record {
   std::string where;
   Json json;
@@ -96,7 +96,8 @@ struct Record {
   }
 };
 
-/// Says which object of a record holds a figure: the record itself, the evaluation, or the evaluation by trigger.
+/// Names the JSON object that holds a figure (number of a metric): the record, its evaluation, or the part of the
+/// evaluation that compares trigger tokens with others.
 enum class Place { step, evaluation, by_trigger };
 
 std::vector<std::pair<const metrics::Figure*, Place>> figures_and_places() {
@@ -182,7 +183,7 @@ class Reader {
   }
 
   std::string path_;
-  RecordedRun run_;  ///< a curve for every figure; finished() removes curves without numbers
+  RecordedRun run_;  ///< has a curve for every metric value; finished() removes curves without numbers
   std::vector<Place> places_;
 };
 

@@ -10,11 +10,11 @@
 
 namespace headgate::train {
 
-/// The values of a figure over the steps of a run.
+/// The values of a figure, which is one of a metric's numbers, over the steps of a run.
 struct Curve {
   const metrics::Figure* figure;
   std::vector<std::int64_t> steps;  ///< increasing
-  std::vector<double> values;       ///< NaN where the record has null
+  std::vector<double> values;       ///< one value per entry of `steps`; NaN where the record has null
 };
 
 /// Holds the contents of a run's metrics.jsonl.
@@ -26,11 +26,11 @@ struct RecordedRun {
   std::int64_t replaced = 0;  ///< number of records that were replaced because a resumed run repeated their steps
   bool cut_off = false;       ///< whether the last line was incomplete and therefore skipped
 
-  /// Returns the curve of a figure, or null if the run does not have that figure.
+  /// Returns the curve of a figure, or null if the run has no value of this figure.
   const Curve* find(const metrics::Figure& figure) const;
 };
 
-/// Returns every figure that a record may have, in this order:
+/// Returns every figure (number of a metric) that a record may have, in this order:
 /// - the loss of the step
 /// - the figures of an evaluation
 /// - the other figures of the step

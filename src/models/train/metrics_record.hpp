@@ -7,13 +7,13 @@
 
 #include "models/evaluate/figure.hpp"
 
-// Defines the keys and limits of a record of metrics.jsonl, shared by its writer (metrics_log.hpp) and its reader
-// (metrics_reader.hpp). The value of kEvaluationKey has the keys of train::evaluation_json().
+// Defines the keys and limits of a record of metrics.jsonl. metrics_log.hpp writes records, metrics_reader.hpp reads
+// them. The value of kEvaluationKey is an object with the keys of train::evaluation_json().
 
 namespace headgate::train {
 
-inline constexpr std::size_t kMostOfLine = std::size_t{1} << 24;  ///< limit of a line, in bytes
-inline constexpr int kMostNested = 16;                            ///< limit of nested brackets
+inline constexpr std::size_t kMostOfLine = std::size_t{1} << 24;  ///< maximum length of a line in bytes
+inline constexpr int kMostNested = 16;                            ///< maximum depth of nested JSON brackets
 
 inline constexpr std::string_view kStepKey = "step";
 inline constexpr std::string_view kTokensKey = "tokens";

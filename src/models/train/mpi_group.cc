@@ -56,7 +56,7 @@ class MpiGroup : public ProcessGroup {
   }
 
  private:
-  /// Number of elements summed at a time: the slices that a process receives take 16 MiB in total.
+  /// Number of elements summed at a time. The slices that a process receives then take 16 MiB in total.
   static constexpr std::int64_t kPiece = std::int64_t{1} << 22;
 
   void sum_piece(float* x, std::int64_t n) {
@@ -88,7 +88,7 @@ class MpiGroup : public ProcessGroup {
   void wait(MPI_Request& request) {
     using Clock = std::chrono::steady_clock;
     constexpr std::chrono::milliseconds kToLive(
-        300);  // less than the second that mpirun waits between SIGTERM and SIGKILL
+        300);  // shorter than the one second that mpirun waits between SIGTERM and SIGKILL
     constexpr std::chrono::microseconds kNap(50);
     constexpr int kTriesAwake = 2000;
     Clock::time_point told{};
@@ -109,7 +109,7 @@ class MpiGroup : public ProcessGroup {
   std::function<bool()> signalled_;
   int rank_ = 0, size_ = 1;
   bool lost_ = false;
-  std::vector<float> slices_;  // one slice of x from each process: the slice that this process adds up
+  std::vector<float> slices_;  // from each process, the slice of x that this process sums
 };
 
 }  // namespace

@@ -9,11 +9,11 @@
 #include "models/io/directory_lock.hpp"
 #include "models/train/trainer.hpp"
 
-// Defines the files of a run, which are in a directory of their own:
-//   metrics.jsonl                    see metrics_log.hpp
-//   checkpoint/                      see checkpoint.hpp
-//   checkpoint.1/, checkpoint.2/, …  used if the previous directory holds files that are not part of a checkpoint
-//   token_ids.bin                    token ids of the text, if there is a tokenizer; see token_file.hpp
+// Defines the files of a training run. Each run has a directory with these files:
+//   metrics.jsonl: has the metrics of each step; see metrics_log.hpp.
+//   checkpoint/: is the checkpoint; see checkpoint.hpp.
+//   checkpoint.1/, checkpoint.2/, …: are used if the previous directory holds files that are not part of a checkpoint.
+//   token_ids.bin: has the token ids of the text, if there is a tokenizer; see token_file.hpp.
 
 namespace headgate::train {
 

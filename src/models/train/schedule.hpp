@@ -19,12 +19,12 @@ struct Schedule {
   std::int64_t steps = 1;   ///< steps of the whole run
 };
 
-/// Returns the learning rate of step s = 1 … steps. It is peak · s / warmup for s ≤ warmup. After that, with u = (s −
-/// warmup) / (steps − warmup) ∈ (0,1]:
+/// Returns the learning rate of step s = 1 … steps. During the warm-up, s ≤ warmup, it is peak · s / warmup. After the
+/// warm-up it depends on the schedule's shape and u = (s − warmup) / (steps − warmup), where 0 < u ≤ 1:
 ///
-///   cosine   | peak · (floor + (1 − floor)·(1 + cos πu)/2)
-///   linear   | peak · (1 − (1 − floor)·u)
-///   constant | peak
+/// - cosine: peak · (floor + (1 − floor)·(1 + cos πu)/2)
+/// - linear: peak · (1 − (1 − floor)·u)
+/// - constant: peak
 double learning_rate(const Schedule& schedule, std::int64_t step);
 
 }  // namespace headgate::train

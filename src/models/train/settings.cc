@@ -21,7 +21,7 @@ using nlohmann::ordered_json;
 
 constexpr const char* kFormat = "headgate-trainer-1";
 
-/// Calls a function for every key of a trainer state except the settings. Both writing and reading the state use it.
+/// Calls at(key, field) for every key of a trainer state except the settings. Both writing and reading use it.
 template <class Archive, class State>
 void visit_progress(const Archive& at, State& state) {
   at("step", state.step);
@@ -90,7 +90,7 @@ json parse_state(const std::string& text) {
   constexpr int kMaxDepth = 8;
   try {
     return io::parse_json("trainer state", text, kMaxDepth);
-  } catch (const io::FileError& error) {  // rethrown as Error, because callers add the file's name
+  } catch (const io::FileError& error) {  // without a file name, which callers add
     throw Error(error.what());
   }
 }

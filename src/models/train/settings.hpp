@@ -28,8 +28,8 @@ struct TrainSettings {
   std::string tokenizer;       ///< path of the tokenizer; empty: bytes are tokens
   std::string tokenizer_hash;  ///< TokenizerFile::hash
   std::int64_t seq_len = 256;
-  std::int64_t batch = 8;       ///< sequences of one forward and backward pass
-  std::int64_t accumulate = 1;  ///< passes per training step
+  std::int64_t batch = 8;       ///< number of sequences in one forward and backward pass
+  std::int64_t accumulate = 1;  ///< number of forward and backward passes per training step
   Schedule schedule;
   double weight_decay = 0.1;
   double beta1 = 0.9;
@@ -38,7 +38,7 @@ struct TrainSettings {
   double clip = 1.0;             ///< largest gradient norm; 0: no limit
   std::uint64_t seed = 1;        ///< seed of the initial parameters and of the data's order
   std::int64_t eval_every = 0;   ///< number of steps between evaluations; 0: never
-  std::int64_t eval_tokens = 0;  ///< limit of held-out tokens in an evaluation, not below seq_len; 0: no evaluation
+  std::int64_t eval_tokens = 0;  ///< most held-out tokens of an evaluation, at least seq_len; 0: no evaluation
   std::int64_t save_every = 0;   ///< number of steps between saves; 0: only at the end
   models::ModelPrecision precision = models::ModelPrecision::f32;
   TrainedPart trained = TrainedPart::all;

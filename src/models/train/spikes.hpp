@@ -12,7 +12,7 @@ namespace headgate::train {
 class SpikeCounter {
  public:
   static constexpr std::size_t kWindow = 100;
-  static constexpr std::size_t kFewest = 20;  ///< smallest number of earlier losses with which a step is judged
+  static constexpr std::size_t kFewest = 20;  ///< a step with fewer previous losses is never high
   static constexpr double kDeviations = 6.0;
   static constexpr double kLeast = 0.1;
 
@@ -24,7 +24,7 @@ class SpikeCounter {
   std::int64_t count() const { return count_; }
   bool inside() const { return inside_; }
   const std::vector<double>& window() const { return window_; }
-  /// Continues from the state of another counter.
+  /// Sets the state to that of another counter, for example of an interrupted run.
   void restore(const std::vector<double>& window, std::int64_t count, bool inside);
 
  private:

@@ -68,7 +68,7 @@ TrainSettings settings_to_resume(const RunChoices& choices, const TrainSettings&
   return settings;
 }
 
-/// Calls note() if the schedules `before` and `now` give `step`, the next step, different learning rates.
+/// Calls note() if the next step, `step`, has a different learning rate in the schedule `now` than in `before`.
 void note_learning_rate(const Schedule& before, const Schedule& now, std::int64_t step, const Note& note) {
   const double was = learning_rate(before, std::min(step, before.steps)), is = learning_rate(now, step);
   if (is == was) return;
@@ -154,7 +154,7 @@ void require_separate_files(const std::string& out, const TrainSettings& setting
 struct Prepared {
   models::DecoderConfig config;
   TrainSettings settings;
-  std::shared_ptr<const tokenize::TokenizerFile> tokenizer;  ///< null: bytes are tokens
+  std::shared_ptr<const tokenize::TokenizerFile> tokenizer;  ///< tokenizer of the run; null: bytes are tokens
   std::vector<float> parameters;  ///< parameters of the initial model; empty: random parameters
   Checkpoint checkpoint;          ///< checkpoint of a resumed run
   TrainerState state;             ///< state of a resumed run
@@ -239,7 +239,7 @@ Prepared prepared_run(const RunRequest& request, ProcessGroup& group) {
     run.settings.tokenizer_hash = run.tokenizer->hash;
   }
   trained_parameters(models::ParameterTable(run.config), run.settings.trained);  // throws if no parameters are trained
-  require_equal_shares(run.settings, group);  // before the text is encoded, which may take long
+  require_equal_shares(run.settings, group);  // early, because encoding the text may take long
   require_data(run.settings, RunStart::fresh);
   require_separate_files(out, run.settings, request.model.config_file, run.settings.init);
   layers::require_products(run.settings.threads);
@@ -269,7 +269,7 @@ void require_model_of_run(const ModelChoices& choices, const Prepared& run, std:
   const TrainSettings& s = run.settings;
   if (s.init.empty() && repeats_config(choices, s.task, s.bos, ids, run.config)) return;
   models::DecoderConfig config = run.config;
-  config.seq_len = s.seq_len;  // a run with --init may have shorter sequences than its config
+  config.seq_len = s.seq_len;  // --init allows sequences shorter than config.seq_len
   require_options_of(choices, config, checkpoint);
 }
 
@@ -354,7 +354,7 @@ Run resume_run(const RunRequest& request, const Note& note, ProcessGroup& group)
   in_each_process(group, [&] { encode_text(run, request, p, note, group); });
   in_each_process(group, [&] {
     open_source(run, request, p);
-    const std::uint64_t read =  // bytes of the plan that are already allocated: parameters and moments
+    const std::uint64_t read =  // planned bytes that are already allocated: parameters and moments
         (p.checkpoint.parameters.size() + 2 * p.checkpoint.first_moment.size()) * sizeof(float);
     run.trainer = with_memory(training_memory(p.config, p.settings, *run.source, group), read, [&] {
       return std::make_unique<Trainer>(std::move(p.checkpoint), p.state, *run.source, group);

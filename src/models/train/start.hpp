@@ -24,7 +24,7 @@ struct RunRequest {
 
 /// A run that is ready to train: the trainer reads from the source, and the directory is locked.
 struct Run {
-  std::unique_ptr<RunDirectory> directory;  ///< only in the process that leads its group
+  std::unique_ptr<RunDirectory> directory;  ///< null except in the leading process of the group
   std::unique_ptr<SequenceSource> source;
   std::unique_ptr<Trainer> trainer;
 };

@@ -18,7 +18,7 @@ models::DecoderConfig task_model(Task task) {
     config.head_dim = 64;
     config.ffn = 192;
     config.seq_len = 128;
-    config.rope_fraction = 0.25;  // as in Qwen3-Next: most features of q and k do not depend on the position
+    config.rope_fraction = 0.25;  // RoPE rotates only a quarter of the features, as in Qwen3-Next
   }
   return config;
 }
@@ -33,7 +33,7 @@ TrainSettings task_settings(Task task) {
   settings.batch = task == Task::text ? 16 : 32;
   settings.schedule.steps = 1000;
   settings.schedule.warmup = default_warmup(settings.schedule.steps);
-  settings.schedule.peak = task == Task::text ? 2e-3 : 1e-2;  // no attention sink forms at smaller rates
+  settings.schedule.peak = task == Task::text ? 2e-3 : 1e-2;  // at smaller learning rates, no attention sink forms
   return settings;
 }
 

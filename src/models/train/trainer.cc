@@ -18,7 +18,7 @@ namespace {
 bool never() { return false; }
 
 [[noreturn]] void throw_diverged(std::int64_t step, const char* what, double value) {
-  const double shown = std::isnan(value) ? std::abs(value) : value;  // writes NaN without a sign, which has no meaning
+  const double shown = std::isnan(value) ? std::abs(value) : value;  // the sign of NaN means nothing
   throw Diverged(fmt::format("step {}: {} is {}", step, what, shown));
 }
 
@@ -27,7 +27,7 @@ const TrainSettings& validated(const TrainSettings& settings) {
   return settings;
 }
 
-/// Plans the evaluations of a run with settings.eval_tokens > 0.
+/// Plans the evaluations during a run. Requires settings.eval_tokens > 0.
 EvaluationPlan evaluation_plan(const TrainSettings& settings, const SequenceSource& source) {
   return plan_evaluation(source.held_out_count(), settings.eval_tokens / settings.seq_len, settings.batch);
 }
@@ -135,11 +135,11 @@ void Trainer::plan() {
   }
 }
 
-/// Merges adjacent trained parameters into ranges_. Splits each range into segments_, each with or without weight
-/// decay.
+/// Merges adjacent trained parameters into ranges_. Splits each range into segments_ whose parameters all have weight
+/// decay, or all have none.
 void Trainer::plan_update() {
   const auto ends_at = [](const Range& range) { return range.offset + range.count; };
-  auto next = trained_.entries().begin();  // trained_ has the order of the decoder's table
+  auto next = trained_.entries().begin();  // its parameters have the order of the decoder's table
   for (const models::Parameter& parameter : decoder_->table().entries()) {
     if (next == trained_.entries().end() || next->name != parameter.name) continue;
     const bool joins = !ranges_.empty() && ends_at(ranges_.back()) == parameter.offset;

@@ -108,9 +108,9 @@ class Trainer {
     std::int64_t offset = 0;
     std::int64_t count = 0;
   };
-  /// Adjacent trained parameters that all have weight decay, or all have none.
+  /// A range of adjacent trained parameters. Either all of them have weight decay, or none has.
   struct Segment : Range {
-    std::int64_t moments = 0;  ///< offset of the range's moments in first_moment_ and second_moment_
+    std::int64_t moments = 0;  ///< index in first_moment_ and second_moment_ where the segment begins
     bool decays = false;
   };
 
@@ -125,14 +125,14 @@ class Trainer {
   TrainSettings settings_;
   const SequenceSource& source_;
   ProcessGroup& group_;
-  std::function<bool()> cancelled_;  // never empty, because the decoders' contexts point to it
+  std::function<bool()> cancelled_;  // callable at any time, because decoders call it through a pointer
   std::unique_ptr<models::SequenceDecoder<float>> decoder_;
   models::ParameterTable trained_;
   std::optional<HeldOutEvaluator> evaluator_;
   std::vector<float> parameters_;      // (total)
   std::vector<float> gradients_;       // (total)
-  std::vector<float> first_moment_;    // one number per trained parameter
-  std::vector<float> second_moment_;   // one number per trained parameter
+  std::vector<float> first_moment_;    // AdamW's first moments, one per trained parameter
+  std::vector<float> second_moment_;   // AdamW's second moments, one per trained parameter
   std::vector<std::int32_t> tokens_;   // (own batch,T)
   std::vector<std::int32_t> targets_;  // (own batch,T)
   std::vector<Range> ranges_;

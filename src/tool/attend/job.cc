@@ -37,9 +37,9 @@ void run_backward(const Arrays& a, const AttentionInputs& in, const AttentionOpt
   attention_backward(gradients, in, saved, views_of<kIncomingTensors>(a.incoming), options);
 }
 
-/// Makes the array of a statistic. Its shape has two parts:
-/// - the dimensions of q before (T,D), or (N,Hq) for a statistic with one entry per sequence
-/// - the statistic's own dimensions, except those that are always 1
+/// Makes the array of a statistic. Its shape is the concatenation of two parts:
+/// - the dimensions of q in front of (T,D), or (N,Hq) for a statistic with one entry per sequence
+/// - the dimensions of the statistic itself, except those that are always 1
 io::Array make_statistic(const StatisticsOutput& output, const io::Array& q, const StatisticsSizes& sizes) {
   std::vector<std::int64_t> shape(q.shape.begin(), q.shape.end() - 2);
   const Shape whole = sizes.shape(output);
@@ -87,8 +87,8 @@ bool Statistics::wants(const StatisticsOutput& output) const {
 
 namespace {
 
-/// Makes the arrays of the outputs that are required, have a file, or are inputs of a later pass.
-/// `needs_lse` and `needs_attn` tell whether a later pass reads lse or attn.
+/// Makes an array for each output that is required, is written to a file, or is read by a later pass.
+/// `needs_lse` and `needs_attn` tell whether a later pass reads the output lse or attn.
 AttentionOutputs make_outputs(const Files& files, const Arrays& a, const AttentionInputs& in, bool needs_lse,
                               bool needs_attn, Results& r) {
   using O = AttentionOutputs;

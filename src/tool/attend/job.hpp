@@ -24,9 +24,9 @@ namespace headgate::attend {
 struct Statistics {
   std::string directory;               ///< directory of the files; empty: no files are written
   std::int64_t top_keys = 0;           ///< keys per row in topk_index and topk_weight; 0: neither is written
-  std::optional<std::int64_t> window;  ///< W of window_share, in keys; empty: window_share is not written
+  std::optional<std::int64_t> window;  ///< window W of the output window_share, in keys; empty: not written
   std::vector<std::int64_t> queries;   ///< queries whose weights are written as the output `rows`
-  bool gated = false;                  ///< whether first_gated is written
+  bool gated = false;                  ///< whether to write the output first_gated
 
   bool wants(const StatisticsOutput& output) const;
 };
@@ -47,7 +47,7 @@ struct Files : OperationFiles<AttentionTables> {
 using Arrays = OperationArrays<AttentionTables>;
 
 struct Results : OperationResults<AttentionTables> {
-  std::array<io::Array, kStatisticsOutputs.size()> statistics;  ///< one array for each row of kStatisticsOutputs
+  std::array<io::Array, kStatisticsOutputs.size()> statistics;  ///< statistics, one for each row of kStatisticsOutputs
 };
 
 /// Checks the paths of all output files. Throws the same errors as check_paths() if a path is unusable. Writes nothing.

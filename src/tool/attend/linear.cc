@@ -62,7 +62,7 @@ void run_backward(const LinearArrays& a, const LinearAttentionInputs& in, const 
 template <class Row>
 io::Array make_figure(const Row& row, const io::Array& q, const LinearOutputSizes& sizes) {
   const Shape shape = sizes.shape(row.dims);
-  const std::size_t missing = counts_sequences(row.dims) ? 0 : 4 - q.shape.size();  // q may lack B, or B and H
+  const std::size_t missing = counts_sequences(row.dims) ? 0 : 4 - q.shape.size();  // q may omit B, or B and H
   const auto end = shape.end() - static_cast<std::ptrdiff_t>(dims_left_out(row.dims));
   return io::make_array(q.dtype == DType::f64 ? DType::f64 : DType::f32,
                         {shape.begin() + static_cast<std::ptrdiff_t>(missing), end});

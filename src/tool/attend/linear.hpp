@@ -50,8 +50,8 @@ struct LinearFiles : OperationFiles<LinearTables> {
 using LinearArrays = OperationArrays<LinearTables>;
 
 struct LinearResults : OperationResults<LinearTables> {
-  std::array<io::Array, kLinearWeights.size()> weights;        ///< one array for each row of kLinearWeights
-  std::array<io::Array, kLinearStatistics.size()> statistics;  ///< one array for each row of kLinearStatistics
+  std::array<io::Array, kLinearWeights.size()> weights;        ///< weights, one for each row of kLinearWeights
+  std::array<io::Array, kLinearStatistics.size()> statistics;  ///< statistics, one for each row of kLinearStatistics
 };
 
 /// Checks the paths of all output files. Throws the same errors as check_paths() if a path is unusable. Writes nothing.

@@ -169,8 +169,8 @@ auto head_view(Array& array) {
   return view;
 }
 
-/// Returns a four-dimensional view of `array`: row_view() for one number per query, head_view() for one per head,
-/// otherwise view4().
+/// Returns a four-dimensional view of `array`. Uses row_view() for a tensor with one number per query, head_view() for
+/// one number per head, and view4() for other tensors.
 template <class Row, typename Array>
 auto view_of(const Row& row, Array& array) {
   if (row.kind == TensorKind::rows_or_heads) return head_view(array);

@@ -41,7 +41,7 @@ class AttentionJob : public BenchJob {
   double flops() const override { return flops_of(workload_.problem().spec(), op_); }
   double read_bytes() const override {
     const verify::CaseSpec& s = workload_.problem().spec();
-    if (s.T * 8 > s.S) return 0.0;  // with many queries, most reads of K and V hit the caches
+    if (s.T * 8 > s.S) return 0.0;  // many queries: most reads of K and V hit the caches
     const double row = static_cast<double>(s.D + s.Dv) * static_cast<double>(dtype_bytes(s.key_dtype()));
     const auto first = static_cast<double>(std::min(s.first, s.S));
     const double first_row = static_cast<double>(s.D + s.Dv) * static_cast<double>(dtype_bytes(s.first_rows));

@@ -31,9 +31,9 @@ using verify::Hidden;
 constexpr std::int64_t kHeads = 8;
 
 // Guaranteed ratios of FLOP rates:
-// - 16-bit storage takes at most 5% longer than f32.
-// - A pass with a gate takes at most 2% longer.
-// - A pass with a bias or a mask takes at most 10% longer.
+// - A pass with 16-bit storage takes at most 5% longer than one with f32.
+// - A pass with a gate takes at most 2% longer than one without a gate.
+// - A pass with a bias or a mask takes at most 10% longer than one without them.
 // - Odd shapes, such as D = 72, reach 85% of the rate of the next regular shape.
 // - Packed sequences of different lengths reach 90% of the rate of equally long ones.
 constexpr double kStorageFloor = 1.0 / 1.05;
@@ -41,18 +41,17 @@ constexpr double kGateFloor = 1.0 / 1.02;
 constexpr double kRuleFloor = 1.0 / 1.10;
 constexpr double kOddShapeFloor = 0.85;
 constexpr double kPackedFloor = 0.90;
-// Guaranteed share of the memory read rate for decoding one new token in each of many sequences.
+// Guaranteed share of the machine's memory read rate when one call decodes one new token in each of many sequences.
 constexpr double kSequencesFloor = 0.85;
-// Share of the machine's sgemm rate. A forward pass that reaches it is fast enough, even if it misses its guaranteed
-// share of FMA peak.
+// Guaranteed share of the machine's sgemm rate. A forward pass that reaches this share is fast enough, even if it
+// misses its guaranteed share of the FMA peak (peak rate of fused multiply-adds).
 constexpr double kSgemmShareFloor = 0.96;
 
 /// Guaranteed speedup of Precision::native16 over Precision::exact on the same bf16 tensors.
 constexpr double kNative16Floor = 1.6;
 
-/// Percentage of attention rows that are computed with a gate threshold. The other rows have a closed gate and are
-/// skipped.
-/// `floor` is the guaranteed speedup over computing all rows.
+/// Guaranteed speedup of a gate threshold, which skips attention rows whose gate is closed.
+/// `percent` is the percentage of rows that are computed. `floor` is the speedup over computing all rows.
 struct OpenShare {
   int percent;
   double floor;
@@ -65,8 +64,8 @@ constexpr double kHalfClosedFloor = 1.7;
 constexpr double kAllStatisticsFloor = 1.0 / 1.15;
 constexpr double kScoreStatisticsFloor = 1.0 / 0.6;
 
-/// Returns the spec of a problem with T = S = length and D = Dv = dim.
-/// The gate is an elementwise sigmoid that multiplies the output.
+/// Returns the spec of an attention problem with T = S = `length` and D = Dv = `dim`.
+/// Its gate is an elementwise sigmoid that multiplies the output.
 CaseSpec square(std::int64_t heads, std::int64_t length, std::int64_t dim) {
   CaseSpec spec;
   spec.Hkv = heads;
@@ -141,8 +140,8 @@ CaseSpec decoding(DType dtype, std::int64_t heads, std::int64_t group, std::int6
   return spec;
 }
 
-/// Returns the guaranteed speed of decoding one new token.
-/// The speed is a share of the memory read rate or of FMA peak; the larger of the two shares counts.
+/// Returns the guaranteed speed of decoding one new token, as a share of a machine limit.
+/// The limits are the memory read rate and the FMA peak (peak rate of fused multiply-adds). The larger share counts.
 double decoding_floor(DType dtype, std::int64_t group) {
   if (dtype == DType::f32 || group == 1) return 0.90;
   return group <= 4 ? 0.85 : 0.80;
@@ -393,8 +392,8 @@ void add_packed(std::vector<BenchGroup>& groups) {
                         {{0, 1, kPackedFloor}}});
     }
   }
-  // Decodes one new token in each of 32 sequences of 100 to 8000 tokens.
-  // Sorted by length, each sequence is 15% longer than the one before.
+  // Decodes one new token in each of 32 sequences, which have 100 to 8000 tokens.
+  // The lengths form a geometric series in shuffled order: each length is 15% above the next smaller one.
   std::vector<std::int64_t> lengths;
   std::int64_t tokens = 0;
   for (int n = 0; n < 32; ++n) {
@@ -413,7 +412,7 @@ void add_packed(std::vector<BenchGroup>& groups) {
           {name + "/equal", attention_job(BenchOp::forward, equal), 0, {}}},
          {{0, 1, kPackedFloor}}});
   }
-  // Mixes two prompts with four sequences that have one new token, in one call.
+  // One call processes two whole prompts, and one new token in each of four other sequences.
   CaseSpec mixed = packed(causal(square(kHeads, 1, 128)), {8000, 1024, 3000, 500, 5000, 100});
   mixed.packed_queries = {1, 1024, 1, 500, 1, 1};
   mixed.T = 1024 + 500 + 4;

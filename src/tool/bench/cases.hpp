@@ -16,10 +16,11 @@ struct BenchCase {
   std::string name;
   JobFactory make_job;
   int threads = 0;  ///< number of threads; 0: BenchSettings::threads
-  /// Guaranteed share of FMA peak or, if the job is memory-bound, of the memory read rate.
+  /// Guaranteed share of the FMA peak (peak rate of fused multiply-adds).
+  /// For a memory-bound job, a share of the memory read rate also counts.
   std::optional<double> floor = std::nullopt;
-  /// Guaranteed share of the machine's sgemm rate.
-  /// If `floor` is set too, the case passes if it reaches the lower of the two rates.
+  /// Alternative to `floor`, as a share of the machine's sgemm rate. It counts only if `floor` is set too.
+  /// The case passes if it reaches the lower of the two rates.
   std::optional<double> sgemm_floor = std::nullopt;
 };
 
@@ -35,8 +36,8 @@ struct BenchGroup {
   std::vector<BenchRatio> ratios;
 };
 
-/// Returns the groups of all cases. Some cases have a guaranteed rate; the others help to explain these rates.
-/// With one thread, omits the groups that compare one thread with two.
+/// Returns the groups of all cases. Some cases have a guaranteed rate. The other cases are measured for comparison.
+/// If `threads` is 1, omits the groups that compare one thread with two.
 std::vector<BenchGroup> bench_groups(int threads);
 
 /// Returns the cases of `groups` for which wanted(name) is true. Keeps a BenchRatio if both of its cases stay.

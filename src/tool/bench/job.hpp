@@ -23,7 +23,7 @@ class BenchJob {
   /// Returns the bytes of memory traffic in one run.
   /// Returns 0 if memory does not limit the run, for example because the data fits in the caches.
   virtual double read_bytes() const { return 0.0; }
-  /// Returns the dtype whose FMA peak limits this job: f32 or f64.
+  /// Returns the dtype of the job's arithmetic, f32 or f64. Reports compare the job with the FMA peak of this dtype.
   virtual DType compute_dtype() const = 0;
   /// Returns the job's parameters for the report, such as its shapes and dtype.
   virtual nlohmann::ordered_json facts() const = 0;

@@ -26,16 +26,16 @@ using verify::BetaInput;
 using verify::DecayInput;
 using verify::LinearCaseSpec;
 
-// Guaranteed shares of FMA peak in the forward and the backward pass. kPerFeatureFloor is the guaranteed rate with
-// per-feature decay, relative to headwise decay.
+// Guaranteed rates. kForwardFloor and kBackwardFloor are shares of the FMA peak (peak rate of fused multiply-adds).
+// kPerFeatureFloor is the rate with one decay per feature, as a share of the rate with one decay per head.
 constexpr double kForwardFloor = 0.55, kBackwardFloor = 0.40;
 constexpr double kPerFeatureFloor = 0.70;
 
-/// Returns the FLOPs of the recurrence; a multiply-add counts 2.
-/// For each token, every step of the forward pass costs one multiply-add per element of the state S:
-/// - The delta rule reads S.
+/// Returns the FLOPs of the recurrence. A multiply-add counts 2.
+/// For each token, the forward pass has these steps, each of one multiply-add per element of the state S:
+/// - The delta rule, if there is one, reads S.
 /// - S is updated.
-/// - Each head of y that uses S reads it.
+/// - Each head of y that belongs to S reads S.
 /// The backward pass has the four scans of docs/reference/math.md, section 11.3.
 double flops_of(const LinearCaseSpec& s, BenchOp op) {
   const double states = static_cast<double>(s.B * s.T * s.Hv),
@@ -87,8 +87,8 @@ class LinearAttentionJob : public BenchJob {
   verify::LinearCase problem_;
 };
 
-/// Computes the statistic `reach`, which needs every attention weight but stores none.
-/// Counts 4·D FLOPs for each visible (query, token) pair: two multiply-adds per feature.
+/// Computes the statistic `reach`, which needs every attention weight but stores no weights.
+/// Counts 4·D FLOPs for each visible (query, token) pair: two multiply-adds for each of D features.
 class LinearReachJob : public BenchJob {
  public:
   explicit LinearReachJob(const LinearCaseSpec& spec)

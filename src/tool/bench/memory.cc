@@ -96,7 +96,7 @@ void run_memory_probe(int threads) {
   spec.threads = threads;
   std::optional<Workload> workload;
   const double forward_seconds =
-      seconds_of([&] { workload.emplace(spec, BenchOp::backward); });  // Workload's constructor runs the forward call
+      seconds_of([&] { workload.emplace(spec, BenchOp::backward); });  // the constructor runs the forward call
   const double backward_seconds = seconds_of([&] { workload->backward(); });
   fmt::print("{:.0f} {:.6f} {:.6f}\n", peak_resident_bytes(), forward_seconds, backward_seconds);
 }

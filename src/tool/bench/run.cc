@@ -11,7 +11,7 @@
 namespace headgate::bench {
 namespace {
 
-constexpr int kPeakWindows = 2;  // number of measurements of FMA peak before each timed run
+constexpr int kPeakWindows = 2;  // measurements of the FMA peak before each timed run
 
 /// A case, its job, and the measurements made so far.
 struct RunningCase {
@@ -85,8 +85,8 @@ RatioResult result_of(const BenchRatio& ratio, const std::vector<RunningCase>& r
           cases[ratio.numerator].gflops_best / cases[ratio.denominator].gflops_best};
 }
 
-/// Runs each case before the timed runs, so that its memory is mapped and its threads exist.
-/// Times this run. A fast case runs twice and only the second run counts, because the first one takes longer.
+/// Warms up each case before the timed runs, so that its memory is mapped and its threads exist.
+/// Measures the seconds of a call. A fast case makes a second call, which replaces the first: the first takes longer.
 /// Sets the number of calls in each timed run. Returns the expected seconds of the longest timed run.
 double warm_up(std::vector<RunningCase>& running) {
   double slowest = 0.0;

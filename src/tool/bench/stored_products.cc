@@ -22,7 +22,7 @@ namespace {
 
 constexpr std::array<std::string_view, 10> kFormats{"Q8_0", "Q4_0", "Q4_1", "Q5_0",  "Q5_1",
                                                     "Q4_K", "Q5_K", "Q6_K", "MXFP4", "BF16"};
-/// Lowest accepted share of the memory read rate if x has one row. Counts only the bytes of w as memory traffic.
+/// Guaranteed share of the memory read rate if x has one row. Only the bytes of the matrix w count as memory traffic.
 constexpr double kOneRowFloor = 0.6;
 /// Lowest accepted rate for many rows of x, as a share of the rate with the same matrix in bf16.
 constexpr double kManyRowsFloor = 0.97;
@@ -32,8 +32,8 @@ struct ProductShape {
   std::int64_t N, O, C;
 };
 
-/// Returns random bytes with bit 2 cleared. The f16 and bf16 scales of the blocks are then finite.
-/// Bit 2 of their high byte is an exponent bit, and infinities and NaN have all exponent bits set.
+/// Returns random bytes with bit 2 cleared, so that all f16 and bf16 numbers in them are finite.
+/// Bit 2 of the high byte of such a number is an exponent bit. Infinities and NaN have all exponent bits set.
 std::vector<std::uint8_t> random_bytes(std::size_t count) {
   constexpr std::uint64_t kFinite = 0xFB;
   std::mt19937_64 random(1);

@@ -37,13 +37,13 @@ class ConvolutionJob : public BenchJob {
       short_convolution_backward(problem_.gradients(), problem_.inputs(), problem_.incoming(), problem_.options());
     }
   }
-  /// Returns the FLOPs. Each element takes K multiply-adds, one for each tap of the filter; a multiply-add counts 2.
-  /// The backward pass counts three times as many: it recomputes the sums and computes dx and dweight.
+  /// Returns the FLOPs. Each output element takes K multiply-adds, one for each tap of the filter. A multiply-add
+  /// counts 2. The backward pass takes three times as many: it recomputes the sums and computes dx and dweight.
   double flops() const override {
     const double taps = (op_ == BenchOp::forward ? 1.0 : 3.0) * static_cast<double>(problem_.spec().K);
     return 2.0 * taps * elements();
   }
-  /// Returns the bytes that a pass reads or writes: x and y forward; x, dy and dx backward.
+  /// Returns the bytes of memory traffic. A forward pass reads or writes x and y, a backward pass x, dy and dx.
   /// Returns 0 for one token, whose data fits in the caches.
   double read_bytes() const override {
     if (problem_.spec().T == 1) return 0.0;
@@ -80,12 +80,14 @@ class NormJob : public BenchJob {
       gated_norm_backward(problem_.gradients(), problem_.inputs(), problem_.dy(), problem_.options());
     }
   }
-  /// Returns the FLOPs without those of the gate function. Here r is 1 / RMS(x) and g is the gate's value.
+  /// Returns the FLOPs, without those of the gate function. Let r = 1 / RMS(x), n = x · r, g be the gate's value, and
+  /// e = dy · g · weight. The FLOPs of a term stand in parentheses.
   /// - Forward, 5 per element: x² and its sum (2); x · r · weight · g (3).
-  /// - Backward, 14 per element, with n = x · r and e = dy · g · weight: x² and its sum (2); n (1); dy · g (1); e (1);
+  /// - Backward, 14 per element: x² and its sum (2); n (1); dy · g (1); e (1);
   ///   e · n and its sum (2); dx = (e − n · mean(e · n)) · r (3); dweight and its sum (2); dgate (2).
   double flops() const override { return (op_ == BenchOp::forward ? 5.0 : 14.0) * elements(); }
-  /// Returns the bytes that a pass reads or writes: x, gate and y forward; x, gate, dy, dx and dgate backward.
+  /// Returns the bytes of memory traffic. A forward pass reads or writes x, gate and y.
+  /// A backward pass reads or writes x, gate, dy, dx and dgate.
   /// Returns 0 for one token, whose data fits in the caches.
   double read_bytes() const override {
     if (problem_.spec().T == 1) return 0.0;

@@ -127,7 +127,7 @@ DecoderConfig gated_config(const Size& size, std::int64_t length) {
   return config;
 }
 
-/// Returns the model without its gate. A wider MLP keeps the number of parameters about the same.
+/// Returns the model without its gate, but with a wider MLP: its number of parameters is about that of `gated`.
 DecoderConfig baseline_of_equal_size(const DecoderConfig& gated) {
   DecoderConfig config = models::baseline_of(gated);
   const std::int64_t missing = models::parameter_count(gated) - models::parameter_count(config);

@@ -21,7 +21,7 @@ std::int64_t visible_pairs(const verify::CaseSpec& spec) {
   const bool causal = spec.causality == Causality::causal;
   std::int64_t pairs = 0;
   for (std::int64_t i = 0; i < spec.T; ++i) {
-    const std::int64_t at = i + spec.S - spec.T;  // the last query is aligned with the last key
+    const std::int64_t at = i + spec.S - spec.T;  // key at the position of query i: the last query is at the last key
     const std::int64_t left = spec.window_left < 0 ? 0 : at - spec.window_left;
     std::int64_t right = spec.window_right < 0 ? spec.S - 1 : at + spec.window_right;
     if (causal) right = std::min(right, at);

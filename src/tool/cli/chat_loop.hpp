@@ -11,7 +11,7 @@ struct ChatLoopOptions {
   std::string model;  ///< path of the model as given on the command line
   int threads = 0;
   bool json = false;
-  bool figures = false;  ///< prints token counts and speed after each answer, on stderr
+  bool figures = false;  ///< whether to print token counts and speed on stderr after each answer
 };
 
 /// Runs a conversation over standard input, one question per line, and returns the exit status.

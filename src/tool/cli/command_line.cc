@@ -297,9 +297,9 @@ Request CommandLine::parse(int argc, char** argv) {
     if (app_->get_subcommands().empty() || app_->remaining_size() > 0) {
       request.refusal = refusal_of_verb(words.front()) + " (see headgate --help)";
     } else {
-      // Reports the unexpected arguments, although CLI11 may report another error:
-      // - If a required option is missing, an unexpected argument may be this option, mistyped.
-      // - If a value is refused, the unexpected arguments come before it on the command line.
+      // If there are unexpected arguments, reports them instead of the error of CLI11, for two reasons:
+      // - A missing required option may be there with a typing error, as an unexpected argument.
+      // - If CLI11 refuses a value, the unexpected arguments come before this value on the command line.
       const CLI::App& verb = *app_->get_subcommands().back();
       request.verb = verb.get_name();
       request.refusal =

@@ -108,7 +108,7 @@ class VerbOptions {
   std::string group_ = "Options";
 };
 
-/// The result of parsing the command line. At least one of `verb`, `text` and `refusal` is not empty.
+/// The result of parsing the command line: a verb to run, a text to print, or an error message in `refusal`.
 struct Request {
   std::string verb;     ///< verb to run
   std::string text;     ///< text to print for --help or --version
@@ -125,9 +125,9 @@ class CommandLine {
 
   /// Adds a verb (subcommand). --help lists the verbs in the order in which they were added.
   /// The first paragraph of `description` is the summary that --help shows in the list of verbs.
-  /// `quiet`: names of the option that suppresses notes and progress.
-  /// A verb with an option --q must pass "--quiet" alone: users would confuse -q with --q.
-  /// CLI11 2.4 and later refuses to declare both.
+  /// `quiet` has the names of the option that suppresses notes and progress.
+  /// A verb with an option --q must pass "--quiet" without "-q", because users would confuse -q with --q.
+  /// CLI11 2.4 and later refuses to declare both -q and --q.
   VerbOptions add_verb(const std::string& name, const std::string& description,
                        const std::string& quiet = "-q,--quiet");
   Request parse(int argc, char** argv);

@@ -31,7 +31,7 @@ struct OptionDescription {
 };
 
 struct VerbDescription {
-  std::string name;  ///< empty for the tool itself, `headgate`
+  std::string name;  ///< name of the verb; empty for `headgate` itself
   std::string summary;
   std::string description;  ///< paragraphs after the summary
   std::vector<OptionDescription> options;

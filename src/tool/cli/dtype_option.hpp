@@ -11,7 +11,8 @@
 namespace headgate::cli {
 
 /// Declares an option whose value is the name of one of `choices`. Parsing stores the chosen DType in `to`.
-template <class To>  // DType, or std::optional<DType>, which stays empty if the option is not given
+/// `To` is DType or std::optional<DType>. An optional stays empty if the user does not give the option.
+template <class To>
 Option declare_dtype(VerbOptions& verb, const std::string& name, To& to, const std::vector<DType>& choices,
                      const std::string& help) {
   const auto take = [&to, choices](const std::string& word) {

@@ -11,7 +11,7 @@
 
 namespace headgate::cli {
 
-/// Returns the words of an enum: `Table` is Words<Enum> or OptionWords<Enum>.
+/// Returns the words that users type for the values of an enum. `Table` is Words<Enum> or OptionWords<Enum>.
 template <class Table>
 std::vector<std::string> words_in() {
   std::vector<std::string> words;
@@ -20,8 +20,8 @@ std::vector<std::string> words_in() {
   return words;
 }
 
-/// Declares an option whose value is the word of an enumerator, as OptionWords<Enum> lists them.
-/// Parsing stores the enumerator in `to`, an Enum or a std::optional<Enum>.
+/// Declares an option whose value is a word for an enumerator. OptionWords<Enum> lists these words.
+/// Parsing stores the enumerator in `to`, which is an Enum or a std::optional<Enum>.
 template <typename Enum, typename To>
 Option declare_enum(VerbOptions& verb, const std::string& name, To& to, const std::string& type,
                     const std::string& help) {

@@ -115,8 +115,8 @@ int run_eval(const EvalOptions& o) {
   });
   std::vector<train::LoadedModel> models;
   std::transform(o.models.begin(), o.models.end(), std::back_inserter(models), train::load_model);
-  // Throws if a threshold is given and no model can use it: the gate must multiply the attention output.
-  // If at least one model can, the others are evaluated without the threshold.
+  // Throws if a threshold is given and no model can use it. A model can if its gate multiplies the attention output.
+  // If only some models can, the others are evaluated without the threshold.
   check_gate_threshold(o.gate_threshold, named(models));
   train::EvaluationChoices choices = o.evaluation;
   choices.against = !o.against.empty();
@@ -151,7 +151,7 @@ int run_eval(const EvalOptions& o) {
   return status;
 }
 
-/// Declares the models, what they read, and --json.
+/// Declares the arguments and options that select the models and the text to evaluate, and the option --json.
 void declare_inputs(VerbOptions& verb, EvalOptions& o) {
   train::EvaluationChoices& choices = o.evaluation;
   verb.arguments("MODEL", o.models, std::string(kModelHelp) + "; several are compared");
@@ -182,7 +182,7 @@ void declare_inputs(VerbOptions& verb, EvalOptions& o) {
       .suggests({"all"});
 }
 
-/// Declares which figures are computed, and how.
+/// Declares the options that select the metrics to compute and the way of computing them.
 void declare_figures(VerbOptions& verb, EvalOptions& o) {
   train::EvaluationChoices& choices = o.evaluation;
   const metrics::MetricList every = metrics::all_metrics(), defaults = metrics::default_metrics();

@@ -36,7 +36,7 @@ constexpr int kLeastDecimals = 3;
 
 /// Formats a table cell: the value, or "-" if there is no value.
 std::string cell(std::optional<double> value, int decimals) {
-  const bool is_nan = value && std::isnan(*value);  // prints NaN without its sign, which has no meaning
+  const bool is_nan = value && std::isnan(*value);  // NaN is printed as "nan": its sign means nothing
   return !value ? "-" : is_nan ? "nan" : fmt::format("{:.{}f}", *value, decimals);
 }
 
@@ -156,7 +156,7 @@ std::string threshold_line(const train::Evaluation& evaluation) {
 }
 
 /// Returns lines that compare the model with variants of itself and with a reference model.
-/// A variant is the model with --gate-threshold, --cache-dtype or --activations. Each line begins with `name`.
+/// Each variant is the same model with --gate-threshold, --cache-dtype or --activations. Each line begins with `name`.
 std::string compared_lines(const train::Evaluation& evaluation, const std::string& name = "") {
   std::string out;
   if (const std::string line = threshold_line(evaluation); !line.empty()) out += name + line;

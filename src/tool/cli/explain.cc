@@ -17,7 +17,7 @@
 namespace headgate::cli {
 namespace {
 
-constexpr int kMaxDecimals = 17;  // enough for every significant digit of a double
+constexpr int kMaxDecimals = 17;  // a double has at most 17 significant digits
 
 struct ExplainOptions {
   std::string file;

@@ -20,7 +20,7 @@ struct Fact {
   std::string text() const;
 };
 
-/// A fact of `headgate info`.
+/// A fact about this machine that `headgate info` prints: its label, explanation and value.
 struct MachineFact {
   const char* label;
   const char* meaning;  ///< explanation of the fact, for the help text

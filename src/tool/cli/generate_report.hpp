@@ -27,10 +27,11 @@ struct TextOutput {
 /// `out` must outlive the callback.
 std::function<bool(std::string_view)> text_hook(TextOutput& out);
 
-/// Speed of one generation. Rates are in tokens per second, bandwidths in 1e9 bytes per second. 0 means not timed.
+/// Speed of one generation. Rates are in tokens per second, bandwidths in 1e9 bytes per second. The value 0 means that
+/// nothing was measured.
 struct GenerateFigures {
   double prompt_rate = 0.0, rate = 0.0;
-  double step_bytes = 0.0;  ///< bytes of weights and cache read per generated token
+  double step_bytes = 0.0;  ///< bytes of weights and cache that each generated token reads
   double read_gbps = 0.0;
   double machine_gbps = 0.0;  ///< memory read bandwidth of this machine; 0 if not measured
 };

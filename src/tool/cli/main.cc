@@ -83,7 +83,7 @@ int main(int argc, char** argv) {
   headgate::cli::report_files_too_large();
   const int status = headgate::cli::run(argc, argv);
   const bool printed = std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
-  if (!printed && status != headgate::cli::kBadUsage) {  // with kBadUsage, an error has already been reported
+  if (!printed && status != headgate::cli::kBadUsage) {  // kBadUsage means that an error was reported
     return headgate::cli::report_lost_output();
   }
   return status;
