@@ -69,7 +69,7 @@ class HiddenKeys {
   bool hides_row_ = false;
 };
 
-/// Returns a factor that makes numbers of magnitude 1 subnormal in `dtype`.
+/// Returns a factor that scales numbers near 1 to subnormal numbers of `dtype`.
 double denormal_factor(DType dtype) {
   switch (dtype) {
     case DType::f64: return 0x1p-1030;
@@ -453,8 +453,9 @@ void Case::fill_vectors() {
   });
 }
 
-/// Draws lists of keys. With lists_full, a list has one key from each of K equal parts of the sequence.
-/// Otherwise entries may repeat, about one entry in eight is empty, and about half of the lists are ascending.
+/// Draws lists of blocks of key_block_size keys. With lists_full, a list has one block from each of K equal parts of
+/// the sequence, and parts without a block give empty entries. Otherwise entries may repeat, about one entry in eight
+/// is empty, and about half of the lists are ascending.
 void Case::fill_lists() {
   if (!key_indices_.present()) return;
   Random random(spec_.seed, kLists);
@@ -529,7 +530,7 @@ void Case::fill_keys() {
       auto* at = static_cast<std::int8_t*>(rows.data) + offset_of(rows, batch, h, row, d);
       *at = static_cast<std::int8_t>(std::lrint(kSteps * x));
       if (d != 0) return;
-      constexpr double kHugeScale = 0x1p120;  // products of int8 values and this scale are still finite
+      constexpr double kHugeScale = 0x1p120;  // huge, but its products with int8 values are finite
       const double scale_of_row = by * (0.5 + scales.uniform()) / kSteps;
       store(row_scale, batch, h, row, 0, is_huge ? kHugeScale : scale_of_row);
     });

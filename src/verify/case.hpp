@@ -52,7 +52,7 @@ class Case : public OperationCase<CaseSpec, AttentionInputs, AttentionOptions, A
   const reference::Forward& expected_forward();
   /// Returns the oracle's forward pass without dropout, because statistics use the weights before dropout.
   const reference::Forward& expected_before_dropout();
-  /// The oracle's max_logit and the error bounds, in the order of the output's elements.
+  /// The oracle's max_logit and its magnitudes (error bounds), both in the order of the output's elements.
   struct MaxLogits {
     std::vector<double> value, magnitude;
   };
@@ -97,7 +97,7 @@ class Case : public OperationCase<CaseSpec, AttentionInputs, AttentionOptions, A
   TensorView cu_seqlens_q_, cu_seqlens_k_;
   TensorView block_table_, k_scale_, v_scale_, k_first_, v_first_;
   AttentionIncoming incoming_;
-  AttentionOutputs outputs_;  // used by forward passes with and without a backward pass after them
+  AttentionOutputs outputs_;  // outputs() and saving_outputs() return parts of it
   StatisticsSelection selection_;
   AttentionStatistics statistics_;
   std::optional<reference::Forward> forward_, undropped_;

@@ -21,7 +21,7 @@ struct Kernels {
   std::function<void(const AttentionStatistics&, const AttentionInputs&, const ConstTensorView&,
                      const StatisticsSelection&, const AttentionOptions&)>
       statistics = attention_statistics;
-  bool computes_lse_alone = true;  ///< whether kernels can compute lse without v and y
+  bool computes_lse_alone = true;  ///< whether `forward` can compute lse without v and y
 };
 
 /// Runs the forward pass on poisoned outputs. Compares everything that it wrote with the oracle, by the rule of

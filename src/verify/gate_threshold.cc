@@ -12,8 +12,8 @@
 namespace headgate::verify {
 namespace {
 
-/// Returns a bound on the rounding error of a gate value g. The error is at most 8 + 2|z| unit roundoffs of f32. Here
-/// |z| is below 90 unless g underflows.
+/// Returns a bound on the rounding error of a gate value g = g(z). The error is at most 8 + 2|z| unit roundoffs of f32,
+/// and |z| is below 90 unless g underflows.
 double margin(double g) { return 1e-4 * g + 1e-30; }
 
 /// Returns the largest |g| of each row, sorted in ascending order.
@@ -41,7 +41,7 @@ double threshold_that_closes(double share, const ConstTensorView& gate, GateFn f
   const std::vector<double> largest = largest_gates(gate, fn);
   const auto rows = static_cast<std::ptrdiff_t>(largest.size());
   const auto wanted = static_cast<std::ptrdiff_t>(std::lround(share * static_cast<double>(rows)));
-  // Returns a threshold between largest[n − 1] and largest[n], or 0 if these are too close together.
+  // Returns a threshold that closes n rows: between largest[n − 1] and largest[n]. Returns 0 if these are too close.
   const auto between = [&](std::ptrdiff_t n) {
     const double low = n == 0 ? 0.0 : largest[n - 1] + margin(largest[n - 1]);
     const double high = n == rows ? 2.0 * low + 1.0 : largest[n] - margin(largest[n]);

@@ -19,7 +19,8 @@ namespace headgate::verify {
 /// Bits of NormCaseSpec::absent_gradients, one for each gradient. A set bit omits the gradient.
 enum NormGradientBit : unsigned { kNormDx = 1, kNormDweight = 2, kNormDgate = 4 };
 
-/// Describes a test problem of the gated norm. NormCase creates its tensors, and sets `context` from `threads`.
+/// Describes a test problem of the gated norm. NormCase creates the problem's tensors.
+/// NormCase also sets the option `context`, from `threads`.
 struct NormCaseSpec : GatedNormOptions {
   std::int64_t B = 1, H = 1, T = 1, D = 1;
   DType dtype = DType::f32;
@@ -79,8 +80,8 @@ struct NormKernels {
       backward = gated_norm_backward;
 };
 
-/// Check the forward pass, the gradients, and that results are bitwise identical with one thread and with three.
-/// The oracle computes the expected results. Return the first mismatch.
+/// Check the forward pass and the gradients against the oracle, and that results are bitwise identical with one thread
+/// and with three. Each function returns the first mismatch.
 std::optional<std::string> check_forward_case(NormCase& problem, const NormKernels& kernels = {},
                                               WorstError* worst = nullptr);
 std::optional<std::string> check_backward_case(NormCase& problem, const NormKernels& kernels = {},

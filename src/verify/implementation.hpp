@@ -13,9 +13,8 @@ struct LinearCaseSpec;
 struct NormCaseSpec;
 
 /// A way to run a problem: a backend and, for the CPU backend, a vector target (instruction set).
-/// implementations() lists each supported target once.
-/// If the CPU has bf16 instructions, it lists the target that supports native16 again for each kind of these
-/// instructions.
+/// implementations() lists each supported target once, with empty `products`.
+/// It lists the target that supports native16 again for each kind of bf16 instructions that the CPU has.
 struct Implementation {
   std::string name;      ///< "TARGET", "TARGET PRODUCTS", or the backend if it has no targets
   std::string backend;   ///< argument of set_backend
@@ -23,16 +22,16 @@ struct Implementation {
   std::string products;  ///< argument of set_native16_products; empty: the default kind
 
   /// Returns whether this implementation should run the problem.
-  /// On a CPU with bf16 instructions, problems of Precision::native16 run only where `products` names a kind of these.
+  /// If the CPU has bf16 instructions, problems of Precision::native16 run only if `products` names a kind of them.
   bool takes(const CaseSpec& spec) const;
   /// Returns whether this implementation should run a problem of linear attention.
-  /// A problem of Precision::exact runs once for each vector target.
+  /// A problem of Precision::exact runs once for each vector target, with empty `products`.
   bool takes(const LinearCaseSpec& spec) const;
   /// The short convolution and the gated norm run once per vector target: these operations have no other backends and
   /// no native16 products.
   bool takes(const ConvolutionCaseSpec& /*spec*/) const { return is_plain_target(); }
   bool takes(const NormCaseSpec& /*spec*/) const { return is_plain_target(); }
-  /// Returns whether this is a vector target with the default kind of native16 products.
+  /// Returns whether this is a vector target without a chosen kind of native16 products.
   bool is_plain_target() const { return !target.empty() && products.empty(); }
 
   /// Selects this implementation for later calls.

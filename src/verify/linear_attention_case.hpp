@@ -44,7 +44,7 @@ class LinearCase
   LinearAttentionInputs inputs_with(const TensorView& state) const;
 
   TensorView q_, k_, v_, decay_, beta_, state_, cu_seqlens_, snapshot_lengths_, dy_, dstate_;
-  TensorView updated_state_;  // input and final state of an in-place problem; state_ keeps a copy of S_0
+  TensorView updated_state_;  // the state that an in-place pass overwrites; state_ keeps the initial state
   LinearAttentionIncoming incoming_;
   LinearAttentionOutputs outputs_;
   std::optional<reference::LinearForward> forward_;

@@ -6,8 +6,8 @@
 namespace headgate::verify {
 namespace {
 
-/// Returns the number of products in the longest chain of sums within one token. The chain has two sums over D
-/// features: the delta rule multiplies the state by k, and y is the state times q. l2_norm adds the norm of k.
+/// Returns the number of products in the longest chain of dependent sums within one token.
+/// Each sum has D products: the state times k in the delta rule, the state times q in y, and the norm of k in l2_norm.
 std::int64_t forward_terms(const LinearCaseSpec& spec) { return (spec.l2_norm ? 3 : 2) * spec.D; }
 
 }  // namespace
@@ -24,7 +24,8 @@ std::optional<std::string> check_linear_forward_case(LinearCase& problem, const 
   const reference::LinearForward& want = problem.expected_forward();
   const auto rule = [&problem](const TensorView& view) {
     Tolerance tolerance = Tolerance::of(problem.spec().rounds_as(), view.dtype, forward_terms(problem.spec()));
-    tolerance.saved = unit_roundoff(problem.spec().dtype);  // native16 rounds to q's dtype, even if snapshots are f32
+    // Kernels with native16 round factors to the dtype of q, even if the snapshots are f32.
+    tolerance.saved = unit_roundoff(problem.spec().dtype);
     return tolerance;
   };
   const bool native16 = problem.spec().precision == Precision::native16;
@@ -54,7 +55,8 @@ std::optional<std::string> check_linear_backward_case(LinearCase& problem, const
   const std::int64_t row = forward_terms(spec) + spec.Dv;
   const auto rule = [&spec](const TensorView& view, std::int64_t terms) {
     Tolerance tolerance = Tolerance::of(spec.dtype, view.dtype, terms);
-    tolerance.saved = unit_roundoff(spec.dtype);  // native16 rounds factors to the dtype of q, even if dstate is f32
+    // Kernels with native16 round factors to the dtype of q, even if dstate is f32.
+    tolerance.saved = unit_roundoff(spec.dtype);
     return tolerance;
   };
   using Arrays = reference::LinearBackwardArrays;

@@ -67,14 +67,15 @@ enum LinearGradientBit : unsigned {
   kLinearDstate = 32
 };
 
-/// Describes a test problem of linear attention. LinearCase creates its tensors, and sets `context` from `threads`.
+/// Describes a test problem of linear attention. LinearCase creates the problem's tensors.
+/// LinearCase also sets the option `context`, from `threads`.
 /// Without l2_norm, keys have a norm of 0.6 to 1, so that the recurrence is stable. With l2_norm, they have any norm.
 struct LinearCaseSpec : LinearAttentionOptions {
   std::int64_t B = 1, Hq = 1, Hk = 1, Hv = 1, T = 1, D = 1, Dv = 1;
   DType dtype = DType::f32;
   Layout layout = Layout::bhtd;
-  bool correlated_keys = false;   // keys of a head share a common component
-  bool zero_keys_at_end = false;  // the last two keys are 0, so that a strong decay clears the state
+  bool correlated_keys = false;   // true: the keys of a head share a common component
+  bool zero_keys_at_end = false;  // true: the last two keys are 0, so that a strong decay can clear the final state
 
   DecayInput decay = DecayInput::none;
   bool decay_f32 = false;  // true: decay is f32; false: the dtype of q
@@ -83,10 +84,10 @@ struct LinearCaseSpec : LinearAttentionOptions {
   bool beta_f32 = false;     // true: β is f32; false: the dtype of q
   bool beta_to_two = false;  // true: β is in (0,2); false: in (0,1)
 
-  DType state = DType::none;      // dtype of S_0: none, f32 or f64
-  DType new_state = DType::none;  // dtype of S_T: none, f32 or f64; ignored if in_place
-  bool in_place = false;          // true: S_T overwrites S_0; requires `state`
-  DType dstate = DType::none;     // dtype of the gradient of S_T: none, f32 or f64
+  DType state = DType::none;      // dtype of the initial state S_0: none, f32 or f64
+  DType new_state = DType::none;  // dtype of the final state S_T: none, f32 or f64; ignored if in_place
+  bool in_place = false;          // true: the final state overwrites the initial state; requires `state`
+  DType dstate = DType::none;     // dtype of the final state's gradient: none, f32 or f64
 
   unsigned absent_gradients = 0;  // LinearGradientBit
   int threads = 1;
@@ -100,7 +101,7 @@ struct LinearCaseSpec : LinearAttentionOptions {
   std::int64_t sequences() const { return cu_seqlens == DType::none ? B : packed; }
   bool has_delta() const { return rule == LinearRule::delta || rule == LinearRule::gated_delta; }
   /// Returns the dtype whose roundoff bounds the errors of y and the states.
-  /// With f32 snapshots, this is f32, because the pass continues from its snapshots: even f64 states are then rounded.
+  /// With f32 snapshots, this is f32: the pass continues from its snapshots, which rounds even f64 states to f32.
   DType rounds_as() const { return snapshots.dtype == DType::f32 ? DType::f32 : dtype; }
   bool may_decay() const { return rule == LinearRule::gated || rule == LinearRule::gated_delta; }
 };

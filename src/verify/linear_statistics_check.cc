@@ -21,7 +21,7 @@ LinearOutputSizes sizes_of(const LinearCaseSpec& spec, std::int64_t R) {
   return {spec.B, spec.sequences(), spec.Hv, spec.Ho(), spec.T, spec.D, R};
 }
 
-/// Returns the number of terms in the chain of sums by which an output is computed:
+/// Returns the number of terms in the longest chain of dependent sums behind an element of an output:
 /// - every output: the dot products of one token's forward pass, and a sum over kSummedTokens tokens
 /// - outputs with one number per sequence: also a sum over queries
 /// - outputs with one number per state: also sums over the decays and over the elements of the state

@@ -35,7 +35,7 @@ class OperationCase {
     const std::optional<std::string> name = output_slabs_.spilled();
     return name ? name : gradient_slabs_.spilled();
   }
-  /// Return all bytes of the outputs, of the gradients, or of both, including the guard zones.
+  /// Return all bytes, including the guard zones: of the outputs, of the gradients, and of both.
   std::vector<std::uint8_t> output_bytes() const { return output_slabs_.bytes(); }
   std::vector<std::uint8_t> gradient_bytes() const { return gradient_slabs_.bytes(); }
   std::vector<std::uint8_t> written_bytes() const {

@@ -29,7 +29,7 @@ std::optional<std::string> check_problem(const CaseSpec& spec, const Kernels& ke
 std::optional<std::string> check_problem(const LinearCaseSpec& spec, const LinearKernels& kernels,
                                          const LinearStatisticsKernels& statistics,
                                          std::vector<TargetErrors>& targets) {
-  std::optional<ExpectedLinearFigures> figures;  // computed once for all targets
+  std::optional<ExpectedLinearFigures> figures;  // the oracle's results, computed once for all targets
   const auto check = [&](LinearCase& problem, const std::string& target) -> std::optional<std::string> {
     TargetErrors& errors = errors_on(targets, target);
     if (auto mismatch = check_linear_forward_case(problem, kernels, &errors.linear_forward)) return mismatch;

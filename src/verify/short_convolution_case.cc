@@ -44,7 +44,7 @@ ConvolutionCaseSpec full_convolution(DType dtype, std::int64_t T, std::int64_t C
 
 void add_taps(std::vector<ConvolutionCaseSpec>& list, DType dtype) {
   for (std::int64_t K = kMinTaps; K <= kMaxTaps; ++K) {
-    // If K is 2, K − 1 is 1. The set removes such duplicates.
+    // Uses a set, because some of these sizes are equal: if K is 2, K − 1 is 1.
     for (const std::int64_t T : std::set<std::int64_t>{0, 1, K - 1, K + 1, 130}) {
       ConvolutionCaseSpec spec = full_convolution(dtype, T, 37, K);
       spec.B = 2;
@@ -299,8 +299,8 @@ std::optional<std::string> check_backward_case(ConvolutionCase& problem, const C
   const auto rule = [&spec](const TensorView& view, std::int64_t terms) {
     return Tolerance::of(spec.dtype, view.dtype, terms);
   };
-  // Number of terms in the chain of sums for an element of dx or dstate. The element sums K products with ds.
-  // ds depends on s, a sum of the bias and K products.
+  // `taps`: number of terms in the longest chain of dependent sums behind an element of dx or dstate.
+  // The element is a sum of K products with ds. Each ds depends on s, a sum of the bias and K products.
   const std::int64_t taps = 2 * spec.K + 2, rows = spec.B * spec.T + spec.K;
   return mismatch_in({{"dx", out.dx, want.dx, m.dx, nullptr, nullptr, rule(out.dx, taps)},
                       {"dweight", out.dweight, want.dweight, m.dweight, nullptr, nullptr, rule(out.dweight, rows)},

@@ -26,7 +26,7 @@ enum ConvolutionGradientBit : unsigned {
 };
 
 /// Describes a test problem of the short convolution.
-/// ConvolutionCase creates its tensors, and sets `context` from `threads`.
+/// ConvolutionCase creates the problem's tensors, and sets the option `context` from `threads`.
 struct ConvolutionCaseSpec : ShortConvolutionOptions {
   std::int64_t B = 1, T = 1, C = 1, K = 4;
   DType dtype = DType::f32;
@@ -90,8 +90,8 @@ class ConvolutionCase : public OperationCase<ConvolutionCaseSpec, ShortConvoluti
   void place_gradients();
 
   TensorView snapshot_lengths_;
-  TensorView state_;                   // copy of the initial state of an in-place pass
-  ShortConvolutionInputs for_oracle_;  // inputs_ with state_ as the initial state
+  TensorView state_;                   // the initial state; an in-place pass overwrites a copy of it
+  ShortConvolutionInputs for_oracle_;  // as inputs_, but always with state_ as the initial state
   ShortConvolutionIncoming incoming_;
   ShortConvolutionOutputs outputs_;
   std::optional<reference::ShortConvolutionForward> forward_;
@@ -107,8 +107,8 @@ struct ConvolutionKernels {
       backward = short_convolution_backward;
 };
 
-/// Check the forward pass, the gradients, and that results are bitwise identical with one thread and with three.
-/// The oracle computes the expected results. Return the first mismatch.
+/// Check the forward pass and the gradients against the oracle, and that results are bitwise identical with one thread
+/// and with three. Each function returns the first mismatch.
 std::optional<std::string> check_forward_case(ConvolutionCase& problem, const ConvolutionKernels& kernels = {},
                                               WorstError* worst = nullptr);
 std::optional<std::string> check_backward_case(ConvolutionCase& problem, const ConvolutionKernels& kernels = {},

@@ -8,7 +8,8 @@
 namespace headgate::verify {
 namespace {
 
-constexpr std::size_t kGuardElements = 67;  // odd, so tensors are not aligned to vectors; exceeds the widest vector
+// Number of elements in a guard zone: odd, so that tensors are not aligned to vectors; more than the widest vector has.
+constexpr std::size_t kGuardElements = 67;
 
 template <typename Visit>
 void for_each_offset(const TensorView& view, const Visit& visit) {

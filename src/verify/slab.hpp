@@ -19,9 +19,9 @@ namespace headgate::verify {
 /// - aligned, for timing: each tensor begins at a multiple of kAligned_bytes.
 enum class Placement { guarded, aligned };
 
-inline constexpr std::size_t kAligned_bytes = 64;  // size of a cache line and of the widest vector
+inline constexpr std::size_t kAligned_bytes = 64;  // bytes of a cache line, and of the widest vector
 
-/// Passes for which a problem has tensors. `forward` omits incoming gradients, gradients and statistics.
+/// Passes that a problem has tensors for. For `forward`, it has no incoming gradients, gradients or statistics.
 enum class Passes { forward, forward_and_backward, forward_and_statistics, all };
 
 inline bool has_backward(Passes passes) { return passes == Passes::forward_and_backward || passes == Passes::all; }

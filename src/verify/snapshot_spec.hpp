@@ -18,7 +18,7 @@ struct SnapshotSpec {
   DType dtype = DType::none;   // dtype of the snapshots; none: no snapshots
   DType lengths = DType::i64;  // dtype of snapshot_lengths: i32 or i64
   std::int64_t count = 1;      // M, the number of snapshots of each sequence
-  bool shared = false;         // true: the sequences share one row of lengths
+  bool shared = false;         // true: all sequences share one row of snapshot_lengths; false: each has its own
 
   bool present() const { return dtype != DType::none; }
   Shape shape_of_lengths(std::int64_t sequences) const { return {1, 1, shared ? 1 : sequences, count}; }
@@ -29,7 +29,7 @@ inline std::string describe(const SnapshotSpec& spec) {
                      spec.shared ? ":shared" : "");
 }
 
-/// Draws the snapshots of a problem: in a third of the problems, snapshots of one of the given dtypes; otherwise none.
+/// Draws the snapshots of a problem. A third of the problems have snapshots, of a dtype drawn from `dtypes`.
 inline SnapshotSpec draw_snapshots(const Pick& pick, const std::array<DType, 2>& dtypes) {
   SnapshotSpec spec;
   if (!maybe(pick, 3)) return spec;

@@ -39,7 +39,7 @@ MapSpec draw_map(const Pick& pick, std::int64_t one_in) {
 constexpr std::array<std::int64_t, 20> kLengths{1,  2,  3,  5,  7,  8,  15,  16,  17,  24,
                                                 31, 33, 48, 63, 64, 65, 100, 129, 200, 257};
 
-/// Largest number of multiply-adds of one problem, for which the oracle needs a few milliseconds.
+/// Maximum number of multiply-adds in one problem. The oracle computes them in a few milliseconds.
 constexpr std::int64_t kWorkLimit = 1'000'000;
 
 void draw_sizes(CaseSpec& spec, const Pick& pick) {
@@ -141,7 +141,7 @@ void draw_threshold(CaseSpec& spec, const Pick& pick) {
 }
 
 void draw_statistics(StatisticsSpec& statistics, const Pick& pick) {
-  // Kernels skip absent outputs. Therefore draws all outputs, a single one, or a random subset.
+  // Draws all outputs, a single one, or a random subset, because kernels skip absent outputs.
   switch (pick(4)) {
     case 0: break;
     case 1: statistics.absent = ~(1U << pick(static_cast<std::int64_t>(kStatisticsOutputs.size()))); break;
@@ -251,7 +251,7 @@ void add_caches(std::vector<CaseSpec>& list, DType dtype) {
       CaseSpec spec = with_all_features(shaped(2, 1, 3, 2, 700, 24, 17));
       spec.query_offsets = DType::i32;
       spec.window_left = 300;
-      spec.weights = page == 16;  // selects the kernel for many queries
+      spec.weights = page == 16;  // with weights, the kernel for many queries runs
       add(spec);
     }
   }
@@ -272,13 +272,13 @@ void add_few_queries(std::vector<CaseSpec>& list, DType dtype) {
     spec.weights = false;
     list.push_back(spec);
   }
-  // Divides the keys into 104 splits, two per head. Some splits have no key.
+  // In `many`, the kernel divides the keys into 104 splits, two per head. Some splits have no key.
   // A thread computes three splits one after another, from different heads and sequences.
   CaseSpec many = gated(shaped(4, 13, 1, 1, 1100, 16, 16), GateInput::headwise, GateFn::sigmoid, GateOp::mul);
   many.dtype = dtype;
   list.push_back(many);
   list.push_back(quantized(many));
-  // The rows of k_first, which replace the first int8 keys, lie in two splits.
+  // In `two`, the rows of k_first and v_first replace int8 rows in two splits.
   CaseSpec two = quantized(gated(shaped(1, 1, 2, 1, 2100, 16, 16), GateInput::headwise, GateFn::sigmoid, GateOp::mul));
   two.dtype = dtype;
   list.push_back(with_first_rows(two, DType::bf16, 2051));
@@ -485,7 +485,7 @@ CaseSpec draw_spec(const Pick& pick) {
   spec.lse = one_of(pick, std::array{DType::f32, DType::f64, DType::none});
   spec.dlse = one_of(pick, std::array{DType::none, DType::none, DType::f32, DType::f64});
   spec.attn = maybe(pick, 3);
-  spec.weights = maybe(pick, 2);  // few queries without weights use a separate kernel
+  spec.weights = maybe(pick, 2);  // without weights, a separate kernel computes few queries
   spec.absent_gradients = maybe(pick, 4) ? static_cast<unsigned>(pick(64)) : 0U;
   spec.threads = 1 + static_cast<int>(pick(3));
   draw_cache(spec, pick);
@@ -495,7 +495,7 @@ CaseSpec draw_spec(const Pick& pick) {
     spec.cu_seqlens = one_of(pick, std::array{DType::i32, DType::i64});
     spec.packed = one_of(pick, std::array<std::int64_t, 6>{2, 1, 3, 5, 9, 20});
   }
-  draw_threshold(spec, pick);  // drawn here, because the values of the fields above must not depend on the threshold
+  draw_threshold(spec, pick);  // drawn after the fields above, whose values must not depend on it
   draw_statistics(spec.statistics, pick);
   if (spec.dtype == DType::bf16 && maybe(pick, 2)) spec.precision = Precision::native16;
   spec.huge_hidden_keys = maybe(pick, 3);
@@ -547,7 +547,8 @@ std::vector<CaseSpec> standard_cases() {
     add_packed_caches(list, dtype);
     add_closed_rows(list, dtype);
     add_query_sinks(list, dtype);
-    CaseSpec hidden = shaped(1, 1, 2, 40, 40, 16, 16);  // the bias hides all keys of some queries; there is no sink
+    // In `hidden`, the bias hides all keys of some queries, and there is no sink.
+    CaseSpec hidden = shaped(1, 1, 2, 40, 40, 16, 16);
     hidden.dtype = dtype;
     hidden.bias = {true, true, true, true};
     hidden.bias_hides = true;

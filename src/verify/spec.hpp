@@ -72,7 +72,7 @@ struct MapSpec {
 enum GradientBit : unsigned { kDq = 1, kDk = 2, kDv = 4, kDgate = 8, kDbias = 16, kDsinks = 32 };
 
 /// Selects the outputs of attention_statistics: all except those in `absent`.
-/// Outputs about the gate also need a gate that multiplies.
+/// Outputs that describe the gate also require a gate that multiplies.
 struct StatisticsSpec {
   unsigned absent = 0;  ///< if bit n is set, output n of kStatisticsOutputs is omitted
   DType dtype = DType::f32;
@@ -81,9 +81,9 @@ struct StatisticsSpec {
   std::int64_t window = 1;
 };
 
-/// Describes a problem for tests, `headgate verify` and benchmarks; Case creates its tensors.
-/// The defaults are the simplest problem: a failing random problem is shrunk towards them.
-/// Case sets gate_threshold from `closed_share`, and `context` from `threads`.
+/// Describes a problem for tests, `headgate verify` and benchmarks. Case creates the problem's tensors.
+/// The defaults describe the simplest problem. Tests simplify a failing random problem towards the defaults.
+/// Case also sets the options gate_threshold, from `closed_share`, and `context`, from `threads`.
 struct CaseSpec : AttentionOptions {
   std::int64_t B = 1, Hkv = 1, group = 1, T = 1, S = 1, D = 1, Dv = 1;  // Hq = Hkv · group
   DType dtype = DType::f32;
@@ -94,14 +94,15 @@ struct CaseSpec : AttentionOptions {
   bool gate_f32 = false;  // true: gate is f32; false: the dtype of q
 
   MapSpec bias;
-  bool bias_f32 = false;                               // true: bias is f32; false: the dtype of q
-  bool bias_hides = false;                             // true: some entries of the bias are −∞, as `hidden` selects
-  bool bias_breaks = false;                            // one bias entry is +∞ and one is NaN
-  DType key_bias = DType::none;                        // dtype of key_bias, or none
-  bool key_bias_by_batch = false;                      // true: each sequence has its own row of key_bias
-  DType key_indices = DType::none;                     // dtype of the lists of keys, or none
-  bool lists_by_batch = false, lists_by_head = false;  // true: each sequence (or each key/value head) has its own lists
-  bool lists_full = false;        // true: each list has K different keys, drawn from K equal parts of the keys
+  bool bias_f32 = false;            // true: bias is f32; false: the dtype of q
+  bool bias_hides = false;          // true: the bias is −∞ for the keys that `hidden` selects
+  bool bias_breaks = false;         // true: one entry of the bias is +∞ and one is NaN
+  DType key_bias = DType::none;     // dtype of key_bias, or none
+  bool key_bias_by_batch = false;   // true: each sequence has its own row of key_bias; false: all share one
+  DType key_indices = DType::none;  // dtype of the lists of keys, or none
+  // true: each sequence (lists_by_batch) or each key/value head (lists_by_head) has its own lists
+  bool lists_by_batch = false, lists_by_head = false;
+  bool lists_full = false;        // true: each list has one entry from each of K equal parts of the keys
   std::int64_t list_entries = 0;  // K
   MapSpec mask;
   Hidden hidden = Hidden::scattered;  // keys hidden by the mask and, if bias_hides, by the bias
@@ -110,8 +111,8 @@ struct CaseSpec : AttentionOptions {
   DType alibi_slopes = DType::none;   // dtype of alibi_slopes: none, f32 or f64
   bool alibi_by_sequence = false;     // true: each sequence has its own slopes
   DType sinks = DType::none;          // dtype of sinks: none, f32 or f64
-  bool sinks_by_query = false;        // true: each query has its own sink; false: each head
-  bool sinks_by_batch = false;        // read only with sinks_by_query; true: each batch has its own sinks
+  bool sinks_by_query = false;        // true: each query has its own sink; false: each head has one
+  bool sinks_by_batch = false;        // true: each batch has its own sinks; read only with sinks_by_query
   bool huge_hidden_keys = false;      // true: k and v are huge but finite for keys that no query sees
 
   DType lse = DType::f32;    // dtype of lse: none, f32 or f64; a backward pass always saves lse
@@ -128,7 +129,7 @@ struct CaseSpec : AttentionOptions {
   std::int64_t packed = 1;         // number of packed sequences; read only with cu_seqlens
   std::vector<std::int64_t> packed_queries, packed_keys;  // sequence lengths; drawn from the seed if empty
 
-  std::int64_t page = 0;           // rows of a page of k and v; 0: no block table. Pages require key_lengths
+  std::int64_t page = 0;           // number of rows in a page of k and v; 0: no pages; > 0 requires key_lengths
   bool quantized = false;          // k and v are int8 with scales
   DType first_rows = DType::none;  // dtype of k_first and v_first, or none; read only with `quantized`
   std::int64_t first = 0;          // F, the number of rows of k_first and v_first per sequence
@@ -139,14 +140,14 @@ struct CaseSpec : AttentionOptions {
 
   std::int64_t Hq() const { return Hkv * group; }
   std::int64_t sequences() const { return cu_seqlens == DType::none ? B : packed; }
-  /// Returns whether only the forward pass supports the problem, because of pages or int8.
+  /// Returns whether only the forward pass supports the problem: those with pages or with int8 k and v.
   bool forward_only() const { return page > 0 || quantized; }
   DType key_dtype() const { return quantized ? DType::i8 : dtype; }
   /// Return the number of pages per sequence and the total number of pages. At least two pages are unused.
   std::int64_t pages_each() const { return page > 0 ? S / page : 0; }
   std::int64_t pages() const { return sequences() * pages_each() + 2; }
-  /// Returns whether the forward pass must save attn. Gate functions that can be 0, such as silu, require this: o
-  /// cannot be recovered from y.
+  /// Returns whether the forward pass must save attn, the output o before the gate. Gates whose function can be 0, such
+  /// as silu, require this: if y = 0 · o, y does not determine o.
   bool saves_attn() const { return attn || (gate_input != GateInput::none && loses_output(gate_fn, gate_op)); }
 };
 

@@ -42,25 +42,30 @@ inline double largest_finite(DType dtype) {
 /// Returns the type in which the kernels accumulate.
 inline DType compute_dtype(DType storage) { return storage == DType::f64 ? DType::f64 : DType::f32; }
 
-/// Allowed error of an element, in unit roundoffs, from elementary functions and single operations.
+/// Error of an element that is allowed for elementary functions and single operations, in unit roundoffs.
 constexpr double kFunctionRoundings = 8.0;
-/// Allowed error of a sum of n terms, in unit roundoffs per √n. Errors of either sign grow as √n. Errors of nearly
-/// equal terms have one sign; Tolerance::sums allows for them.
+/// Error that is allowed for a sum of n terms, in unit roundoffs per √n. Errors of random sign grow as √n.
+/// Errors of nearly equal terms have the same sign. Tolerance::sums allows for them.
 constexpr double kRoundingsPerRootTerm = 0.5;
 
 struct Tolerance {
-  double compute = 0.0;    ///< factor C of the magnitude; at least 8 unit roundoffs of the compute type
-  double underflow = 0.0;  ///< constant part: (8 + terms) smallest subnormals of compute type, plus one of the output
-  double saved = 0.0;      ///< factor of the inherited error: the unit roundoff of q's dtype, in which y is saved
-  double storage = 0.0;    ///< factor of the expected element: the unit roundoff of the output's dtype
-  double sums = 0.0;       ///< factor of the bound for nearly equal terms (LikeTerms): unit roundoff of compute type
+  /// Factor of the element's magnitude (error bound): C unit roundoffs of the compute type, C ≥ 8.
+  double compute = 0.0;
+  /// Constant part: 8 + `terms` smallest subnormals of the compute type, plus one of the output's dtype.
+  double underflow = 0.0;
+  /// Factor of the inherited error: the unit roundoff of the dtype of q, in which y is saved.
+  double saved = 0.0;
+  /// Factor of the expected element's absolute value: the unit roundoff of the output's dtype.
+  double storage = 0.0;
+  /// Factor of the bound for nearly equal terms (LikeTerms): the unit roundoff of the compute type.
+  double sums = 0.0;
 
-  /// Returns the tolerance of an element. `terms` is the number of products in the longest chain of sums behind the
-  /// element.
+  /// Returns the tolerance of an element. `q` and `output` are the dtypes of q and of the output.
+  /// `terms` is the number of products in the longest chain of dependent sums behind the element.
   static Tolerance of(DType q, DType output, std::int64_t terms) {
     const DType compute = compute_dtype(q);
     const double c = kFunctionRoundings + kRoundingsPerRootTerm * std::sqrt(static_cast<double>(terms));
-    // Equal subnormal terms are rounded alike, so that n errors can add up in full.
+    // Equal subnormal terms have equal rounding errors, which add up instead of partly cancelling.
     const double steps = kFunctionRoundings + static_cast<double>(terms);
     return {c * unit_roundoff(compute), steps * smallest_subnormal(compute) + smallest_subnormal(output),
             unit_roundoff(q), unit_roundoff(output), unit_roundoff(compute)};

@@ -102,7 +102,7 @@ std::string footer_sections(const std::string& footer) {
     if (heads) {
       close();
       out += ".SH " + roff(upper(lines[i].substr(0, lines[i].size() - 1))) + '\n';
-      notes = true;  // text after a heading needs no section NOTES
+      notes = true;  // the text below belongs to this heading, so that no section NOTES is needed
       continue;
     }
     if (!notes && !lines[i].empty()) {

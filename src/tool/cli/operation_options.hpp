@@ -78,8 +78,8 @@ void add_inputs(VerbOptions& verb, attend::OperationFiles<Tables>& files) {
   verb.group("Inputs");
   for (std::size_t n = 0; n < Tables::kInputs.size(); ++n) {
     const auto& row = Tables::kInputs[n];
-    // Does not list bfloat16, because .npy files cannot hold it. Lists no dtypes for required inputs: the help of the
-    // verb names them.
+    // Names no dtypes for required inputs, because the verb's help names them.
+    // Does not name bfloat16, because .npy files cannot hold it.
     const std::string_view floats = row.traits.required ? "" : "float32, float64 or float16";
     const std::string_view types = row.elements == Elements::floats ? floats : types_of(row.elements);
     std::string help = help_of(row.shape, types, row.help, row.traits.forward_only);
@@ -139,7 +139,7 @@ inline std::string capitalised(std::string_view help) {
 template <class Row, class Options>
 std::string help_of(const Row& row, const Options& defaults) {
   using Value = typename Row::Value;
-  const std::optional<Value> value = row.of(defaults);  // empty: the row describes its default in words
+  const std::optional<Value> value = row.of(defaults);  // if empty, row.text describes the default
   if constexpr (std::is_enum_v<Value>) {
     return fmt::format("{} (default {}); {}", list_words<Value>(), word_of(*value), row.text.help);
   } else {

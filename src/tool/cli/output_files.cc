@@ -52,14 +52,14 @@ void check_outputs(const std::vector<io::NamedPath>& outputs,
 
 void check_output_directory(const io::NamedPath& output, const std::function<void(InputFiles& inputs)>& list_inputs) {
   std::vector<io::NamedPath> replaced{output};
-  std::error_code ignored;  // ignored: a path that is missing or unreadable has no entries
+  std::error_code ignored;  // a missing or unreadable path counts as a directory without entries
   for (const auto& entry : io::directory_entries(output.path, ignored)) {
     replaced.push_back({output.option, entry.path().string()});
   }
   InputFiles inputs;
   list_inputs(inputs);
-  // Makes one call per path, because a call refuses two outputs that are the same file.
-  // Two entries of this directory may be links to one file.
+  // Calls check_overwrites() once per path, because a call refuses two outputs that are the same file.
+  // Two entries of the output directory may be links to one file.
   for (const io::NamedPath& each : replaced) io::check_overwrites({each}, inputs.paths());
   require(!train::is_run_or_checkpoint(output.path), "{} {} is a run or its checkpoint: give another path",
           output.option, output.path);

@@ -155,8 +155,8 @@ SignalWatch::SignalWatch(std::string acknowledgement) : acknowledgement_(std::mo
     acknowledgement_ = (::isatty(STDERR_FILENO) == 1 ? "\n" : "") + acknowledgement_ + "\n";
     g_acknowledgement.store(acknowledgement_.c_str());
   }
-  // Sets the time of the first signal to a time far in the future. The handler stores g_received before the actual
-  // time. A second signal between these two stores counts as a copy of the first.
+  // Sets the time of the first signal to the far future, because the handler stores g_received before the actual time.
+  // A second signal that arrives between these two stores thus counts as a copy of the first.
   g_received_at_ms.store(std::numeric_limits<std::int64_t>::max());
   g_received_from_keyboard.store(false);
   g_received.store(0);

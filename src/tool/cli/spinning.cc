@@ -18,7 +18,8 @@ void spin_less(char** argv) {
   program.resize(static_cast<std::size_t>(length));
   if (::setenv("GOMP_SPINCOUNT", "10000", /*overwrite=*/0) != 0) return;
   ::execv(program.c_str(), argv);
-  ::unsetenv("GOMP_SPINCOUNT");  // execv() failed; libgomp, which read the variable before main(), ignores this value
+  // Reached only if execv() failed. libgomp read the variable before main(), so this process ignores both changes.
+  ::unsetenv("GOMP_SPINCOUNT");
 }
 
 }  // namespace headgate::cli

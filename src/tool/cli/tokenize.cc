@@ -35,7 +35,7 @@ namespace {
 struct TokenizeOptions {
   std::string model;
   std::vector<std::string> text;
-  std::optional<std::int64_t> train;  ///< vocabulary size of the tokenizer to train; empty: tokenize a text
+  std::optional<std::int64_t> train;  ///< vocabulary size, to train a tokenizer; empty: tokenizes a text
   std::vector<std::string> special;
   std::string out;
   bool bos = false;
@@ -126,7 +126,7 @@ class JsonObject {
 template <class Output>
 std::size_t tokenize_text(const std::string& path, tokenize::StreamEncoder& encoder, Output output) {
   io::InputStream text(path == "-" ? "/dev/stdin" : path);
-  std::error_code unknown;  // a pipe has no size
+  std::error_code unknown;  // set if the size is unknown, as for a pipe
   const auto size = static_cast<double>(std::filesystem::file_size(path, unknown));
   // Shows no progress if stdout is a terminal, because the user sees the tokens appear there.
   const bool shown = !unknown && ::isatty(STDOUT_FILENO) == 0;

@@ -64,7 +64,7 @@ int follow(const train::Run& run, const train::LoopOptions& options) {
     train::follow_loop(
         *run.trainer, [] { return SignalWatch::received() != 0; }, options);
   } catch (const train::Diverged&) {
-    return kCheckFailed;  // the leader of the group prints the error and exits with the same status
+    return kCheckFailed;  // the group's leader prints the error and exits with this status, too
   } catch (const train::GroupLost&) {
     return kSignalStatus + SignalWatch::received();
   } catch (const std::exception& error) {
@@ -76,8 +76,8 @@ int follow(const train::Run& run, const train::LoopOptions& options) {
 
 int run_train_in(train::ProcessGroup& group, const TrainOptions& o) {
   const std::optional<train::Run> begun = begin_run(o, group);
-  // Another process has failed and prints the error. This process returns success: after a failure, a launcher could
-  // end the other process before it prints.
+  // Another process of the group has failed and prints the error. This process returns success: if it failed, too,
+  // a launcher could end the other process before the error is printed.
   if (!begun) return kSuccess;
   const train::Run& run = *begun;
   train::Trainer& trainer = *run.trainer;

@@ -23,7 +23,7 @@ concept Explained = requires(Enum value) {
 };
 
 /// Lists the values of an enum option for --help, for instance "plain (default) or zero_centred".
-/// If explanation_of() takes the enum, adds explanations: "input (the layer's input; default), …".
+/// If an overload of explanation_of() exists for the enum, adds explanations: "input (the layer's input; default), …".
 /// Omits "none" unless it is the default.
 /// `chosen`: the default value; empty: no value is marked as the default.
 template <typename Enum>
@@ -41,8 +41,8 @@ std::string words_text(std::optional<Enum> chosen) {
   return out;
 }
 
-/// Returns the help text of the option that a table row describes, with the default value.
-/// Reads the default from of_task(task), the default config or settings of a training task.
+/// Returns the help text of the option that a table row describes, with the option's default value.
+/// `of_task`: function that returns the default config or settings of a training task.
 template <class Row, class OfTask>
 std::string help_of(const Row& row, const OfTask& of_task) {
   std::string help(row.help);
@@ -91,7 +91,7 @@ void declare_settings(VerbOptions& verb, train::RunChoices& choices, SettingGrou
 void declare_keys(VerbOptions& verb, Given<models::kConfigKeys>& keys, OptionGroup group) {
   keys.for_each([&](const auto& row, auto& slot) {
     if (row.group != group || row.option.empty()) return;
-    if constexpr (!kIsList<ValueOf<std::remove_cvref_t<decltype(row)>>>) {  // list settings have no option
+    if constexpr (!kIsList<ValueOf<std::remove_cvref_t<decltype(row)>>>) {  // keys that hold lists have no option
       if (row.flag) {
         verb.flag(
             std::string(row.option), [flag = *row.flag, &slot] { slot = flag; }, std::string(row.help));

@@ -32,7 +32,8 @@ class UsageError : public std::runtime_error {
 struct Verb {
   std::string name;
   std::function<int()> run;  ///< returns kSuccess or kCheckFailed as exit status; throws on bad usage or input
-  bool runs_models = false;  ///< if true, main() calls spin_less(), because a model's OpenMP threads often wait
+  /// Whether the verb runs models. If so, main() calls spin_less(), because the models' OpenMP threads often wait.
+  bool runs_models = false;
 };
 
 Verb add_explain(CommandLine& line);
@@ -50,7 +51,7 @@ Verb add_tokenize(CommandLine& line);
 Verb add_xray(CommandLine& line);
 Verb add_compare(CommandLine& line);
 Verb add_demo(CommandLine& line);
-// The three verbs below describe all verbs of the CommandLine `line`. `line` must outlive them.
+// The three verbs below print descriptions of all verbs, which they read from `line`. `line` must outlive them.
 Verb add_help(CommandLine& line);
 Verb add_completion(CommandLine& line);
 Verb add_man(CommandLine& line);

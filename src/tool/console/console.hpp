@@ -7,8 +7,8 @@
 namespace headgate::console {
 
 /// Prints the text and flushes the stream. Returns false if the stream is a pipe that its reader has closed.
-/// Then redirects the stream to /dev/null, if possible, so that later calls succeed.
-/// Returns true even if writing fails for another reason. Then std::ferror() tells so.
+/// Before it returns false, redirects the stream to /dev/null, if possible, so that later calls succeed.
+/// Returns true even if writing fails for another reason. std::ferror() reports such failures.
 bool say(std::FILE* stream, const std::string& text) noexcept;
 
 /// Returns whether a stream is a terminal that supports control codes: TERM is set and is not "dumb".

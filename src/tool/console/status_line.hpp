@@ -14,8 +14,8 @@ namespace headgate::console {
 /// A part of the status line: a text, followed by an optional path.
 struct LinePart {
   std::string text{};
-  std::string path{};      ///< printed after the text; its middle is cut out if the line is too long
-  bool essential = false;  ///< takes precedence over the progress bar if the line is too long
+  std::string path{};      ///< printed after the text; if the line is too long, "…" replaces the path's middle
+  bool essential = false;  ///< if the line is too long, this part takes precedence over the progress bar
 };
 
 struct StatusLine {

@@ -20,8 +20,8 @@ TableLines heading_lines(const std::vector<std::string>& headings);
 /// Aligns the first column to the left and the others to the right. Each column is as wide as its widest cell.
 std::string text_table(const TableLines& lines);
 
-/// Wraps the words of `text` into lines of at most `columns` columns. The first line begins at column `column`, up to
-/// which the caller prints. The others are indented by `indent` spaces.
+/// Wraps the words of `text` into lines of at most `columns` columns.
+/// The caller prints the first `column` columns of the first line. The other lines are indented by `indent` spaces.
 std::string wrapped_words(const std::string& text, std::size_t columns, std::size_t column, std::size_t indent);
 
 /// Wraps `text` into lines of at most `columns` columns, each indented by `indent` spaces.

@@ -24,6 +24,7 @@ using train::TrainSettings;
 
 /// Returns the metrics of whole models that the demo's tables show.
 /// `of_triggers`: true for the metrics that compare trigger tokens with other tokens, false for all other metrics.
+/// After a trigger token, the model must copy a token.
 metrics::MetricList shown_metrics(bool of_triggers) {
   metrics::MetricList out = metrics::all_metrics();
   std::erase_if(out, [of_triggers](const metrics::Metric* metric) {
@@ -177,7 +178,7 @@ std::string commands_to_try(const std::string& tool, const std::string& data) {
       "     {0} train --data {1} --out text-gated --gate elementwise --match-params\n"
       "     {0} eval text-plain text-gated --text {1} --held-out --tokens 200000\n",
       console::shell_word(tool), console::shell_word(data),
-      "--embeddings separate --qk-norm off --seq-len 64 --batch 16");  // the demo's model and batch size
+      "--embeddings separate --qk-norm off --seq-len 64 --batch 16");  // selects the demo's model and batch size
 }
 
 Comparison compare_on_backcopy(const DecoderConfig& model, TrainSettings settings, std::int64_t seeds) {

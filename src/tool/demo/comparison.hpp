@@ -47,7 +47,8 @@ Comparison compare_on_backcopy(const models::DecoderConfig& model, train::TrainS
                                std::int64_t seeds = 3);
 Comparison compare_on_text(const models::DecoderConfig& model, train::TrainSettings settings);
 
-/// Returns the demo's model for bigram-backcopy: separate embeddings, no QK-norm and short sequences.
+/// Returns the demo's model for the task bigram-backcopy, in which the model must copy a token after each trigger.
+/// The model has separate embeddings, no QK-norm and short sequences.
 /// Without a gate, this model developed an attention sink with every seed that was tried (docs/design/training.md).
 /// The task's default model developed one only with some seeds.
 models::DecoderConfig demo_backcopy_model();
@@ -58,7 +59,7 @@ train::TrainSettings demo_backcopy_settings();
 models::DecoderConfig demo_text_model();
 train::TrainSettings demo_text_settings();
 
-/// Returns the table of the trained models' figures, followed by a verdict in sentences.
+/// Returns a table of the trained models' metric values, followed by sentences that interpret them.
 std::string result_text(const Comparison& comparison, const std::vector<TrainedModel>& trained);
 
 /// Returns the demo's closing text: commands that train and evaluate such models for longer.

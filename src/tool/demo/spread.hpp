@@ -15,8 +15,8 @@ struct Spread {
   metrics::FigureRow mean, least, most;
 };
 
-/// Returns the spread of each figure over `rows`, which has at least one row.
-/// Leaves out figures that are missing in a row.
+/// Returns the spread of each figure (named metric value) over the runs `rows`. Requires at least one run.
+/// Leaves out figures that any run lacks.
 Spread spread_of(const std::vector<metrics::FigureRow>& rows);
 
 /// Returns the mean and the range as "95% (71% to 100%)", or only "95%" if least and most are the same.

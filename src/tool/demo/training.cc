@@ -123,7 +123,7 @@ class Training {
   console::ProgressBar bar_;
   double steps_done_ = 0.0;
   std::exception_ptr error_;  ///< first exception that a run threw
-  std::mutex mutex_;          ///< guards the members above, which all runs' threads share
+  std::mutex mutex_;          ///< guards the members above, which the threads of all runs share
 };
 
 }  // namespace

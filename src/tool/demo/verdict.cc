@@ -24,8 +24,8 @@ std::string beginning(const std::string& name, bool gated) {
   return fmt::format("With {} {} gate,", name.starts_with('e') ? "an" : "a", name);
 }
 
-/// Returns a sentence about one model. It does not compare models: the other model may have no numbers, because it has
-/// not learnt to copy.
+/// Returns a sentence about one model. Compares it with no other model: one that has not learnt to copy has no
+/// attention values to compare.
 std::string backcopy_sentence(const std::string& begin, const Spread& runs, bool gated) {
   const metrics::FigureRow& mean = runs.mean;
   if (!mean.find(metrics::kLossTrigger)) {

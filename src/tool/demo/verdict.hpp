@@ -6,18 +6,18 @@
 
 #include "tool/demo/spread.hpp"
 
-// Puts the demo's figures into sentences. All functions are pure: the wording depends only on the numbers.
+// Describes the demo's metric values in sentences. All functions are pure: the sentences depend only on the values.
 
 namespace headgate::demo {
 
-/// Holds a model's name and figures. The first model of a list has no gate.
+/// Holds a model's name and its metric values over several runs. In a list of models, the first has no gate.
 struct NamedSpread {
   std::string name;  ///< "headwise"
   Spread figures;
 };
 
-/// Lowest loss, in nats, of a model that has not learnt to copy. It is measured where the model must copy a token.
-/// A model that copies has a loss of almost 0. A model that guesses has about 3.
+/// A model with at least this loss, in nats, counts as not having learnt to copy. The loss is measured where the model
+/// must copy a token. A model that copies has a loss of almost 0. A model that guesses has about 3.
 inline constexpr double kNotLearnt = 0.5;
 
 /// Returns a sentence for each model: how much attention goes to BOS where there is nothing to copy.

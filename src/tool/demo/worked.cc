@@ -26,7 +26,7 @@ using explain::Matrix;
 using explain::Solution;
 using explain::WorkedProblem;
 
-/// A worked problem and its published output, with the rows one after another.
+/// A worked problem and its published output, in row-major order.
 struct Published {
   const char* file;
   const char* title;
@@ -141,7 +141,8 @@ bool has_worked_problems(const std::filesystem::path& directory) {
 void check_worked_problems(const std::string& directory) { read_worked_problems(directory); }
 
 bool show_worked_problems(const std::string& directory) {
-  const WorkedProblems problems = read_worked_problems(directory);  // throws before anything is printed
+  // Reads all problems first: if one cannot be read, this throws before anything is printed.
+  const WorkedProblems problems = read_worked_problems(directory);
   fmt::print("Worked problems: gate x softmax(Q K^T / sqrt(D)) V, row by row\n\n");
   bool ok = true;
   for (std::size_t n = 0; n < problems.size(); ++n) {

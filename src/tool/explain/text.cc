@@ -29,7 +29,7 @@ std::string rounded(double x, int decimals) {
 double rounded_number(double x, int decimals) {
   const std::string text = rounded(x, decimals);
   double read = x;
-  std::from_chars(text.data(), text.data() + text.size(), read);  // strtod() would need the locale's decimal point
+  std::from_chars(text.data(), text.data() + text.size(), read);  // strtod() would depend on the locale
   return read;
 }
 

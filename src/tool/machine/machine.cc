@@ -37,7 +37,7 @@ double run_concurrently(int threads, const std::function<double(int)>& work) {
   int team = 0;
 #pragma omp parallel num_threads(threads)
   {
-#pragma omp single  // `single` ends with a barrier, from which all threads start together
+#pragma omp single  // this construct ends with a barrier, so that all threads start the work together
     team = omp_get_num_threads();
     const int t = omp_get_thread_num();
     starts[t] = Clock::now();

@@ -140,7 +140,7 @@ struct ColumnError {
   double walk = 0.0;
   double bound() const { return drift + walk; }
 
-  /// Follows one token: multiplies the errors by `growth` and adds the token's own errors.
+  /// Updates the bounds for one token: multiplies them by `growth` and adds the rounding errors of the token.
   /// Uses hypot, because the squares of small errors would underflow.
   void pass(double growth, double own_walk, double own_drift) {
     walk = std::hypot(growth * walk, own_walk);
@@ -161,7 +161,7 @@ State load_state(const ConstTensorView& view, const Sizes& n, std::int64_t seque
     for (std::int64_t j = 0; j < n.Dv; ++j) {
       const double x = load(view, sequence, head, d, j);
       out.s[d * n.Dv + j] = x;
-      out.errors[j].pass(1.0, x, 0.0);  // kernels may round an f64 state to f32
+      out.errors[j].pass(1.0, x, 0.0);  // allows for kernels that round an f64 state to f32
     }
   }
   return out;
@@ -217,7 +217,7 @@ struct Token {
   Row decay;       // (D) e^g
   Row drift;       // (D) magnitude (error bound) of e^g
   double largest;  // max e^g
-  double mapped;   // bound on ‖I − β k kᵀ‖; 1 without the delta rule
+  double mapped;   // bound on the norm of I − β k kᵀ; 1 without the delta rule
 };
 
 Token load_token(const LinearAttentionInputs& in, const LinearAttentionOptions& options, const Sizes& n, std::int64_t b,
@@ -247,7 +247,7 @@ struct Read {
   Row drift;       // (Dv) the part of a_error that comes from rounding e^g
   Row rest;        // (Dv) v − aᵀk for delta rules, otherwise v
   Row rest_terms;  // (Dv) sum of the absolute values of the terms of `rest`
-  Row rest_error;  // (Dv) rest_terms plus the error inherited from a
+  Row rest_error;  // (Dv) error bound of `rest`: rest_terms, plus the effect of a_error
 };
 
 Read read_state(const State& before, const Token& token, const Sizes& n) {
@@ -379,7 +379,7 @@ class ForwardPass {
   const bool native16_;
 };
 
-/// One row of a gradient and of its magnitudes, to be added to the gradient's arrays.
+/// A vector that is added to one row of a gradient, with the magnitudes (error bounds) of its elements.
 struct Term {
   Row value, magnitude;
   explicit Term(std::int64_t size) : value(size, 0.0), magnitude(size, 0.0) {}
@@ -436,7 +436,7 @@ class BackwardPass {
 
  private:
   /// Backpropagates through the output y of token i. Adds to dq.
-  /// Adds the contribution of y to `gradient`, which then is the whole gradient of the state after the token.
+  /// Adds the contribution of y to `gradient`. The sum is the whole gradient of the state after the token.
   void add_outputs(State& gradient, const State& after, std::int64_t b, std::int64_t head, std::int64_t i) {
     Row own = column_norms(gradient.s, Row(n_.D, 1.0), n_.Dv);
     const Row after_errors = bounds(after.errors);
@@ -456,12 +456,12 @@ class BackwardPass {
     for (std::int64_t j = 0; j < n_.Dv; ++j) gradient.errors[j].pass(1.0, own[j], 0.0);
   }
 
-  /// Takes the gradient of the state after a token, and returns the gradient of the state before the token. Adds dk,
-  /// dv, dbeta and ddecay.
+  /// Backpropagates through a token's update of the state: `gradient` is the gradient of the state after the token.
+  /// Returns the gradient of the state before the token. Adds to dk, dv, dbeta and ddecay.
   State through_token(State gradient, const Token& token, const Read& read, std::int64_t b, std::int64_t head,
                       std::int64_t i) {
     const Row errors = bounds(gradient.errors);
-    const Product d_rest = transposed_product(gradient.s, token.k, n_.Dv);  // gradient of `rest`, divided by β
+    const Product d_rest = transposed_product(gradient.s, token.k, n_.Dv);  // gradient of `rest`, before its factor β
     Row d_rest_error = d_rest.absolute;
     for (std::int64_t j = 0; j < n_.Dv; ++j) d_rest_error[j] += token.k_norm * errors[j];
     add_value_and_beta(token, read, d_rest.value, d_rest_error, b, head, i);
@@ -487,8 +487,8 @@ class BackwardPass {
     return before_decay(std::move(gradient), own, token);
   }
 
-  /// Computes the gradient dS = diag(e^g) dA of the state before its decay. `own` bounds the token's own rounding
-  /// errors in the columns of dA.
+  /// Computes dS = diag(e^g) dA, the gradient of the state before its decay, from dA, the gradient after the decay.
+  /// `own` bounds the rounding errors that this token adds to the columns of dA.
   State before_decay(State gradient, const Row& own, const Token& token) const {
     const Row drift = column_norms(gradient.s, token.drift, n_.Dv);
     scale_rows(gradient.s, token.decay, n_.Dv);
@@ -525,9 +525,9 @@ class BackwardPass {
     put_state_gradient(gradient, sequence.n * n_.Hv + head);
   }
 
-  /// Adds the gradient of the log-decay g: a ∘ dA, summed over the features of v. Here a = diag(e^g) S, and dA is the
-  /// gradient of a.
-  /// `own` bounds the token's own rounding errors in the columns of dA.
+  /// Adds the gradient of the log-decay g: a ∘ dA, summed over the features of v.
+  /// Here a = diag(e^g) S is the decayed state, and dA is the gradient of a.
+  /// `own` bounds the rounding errors that this token adds to the columns of dA.
   void add_decay(const State& gradient, const Row& own, const Token& token, const Read& read, std::int64_t head,
                  std::int64_t i) {
     if (!n_.gated) return;

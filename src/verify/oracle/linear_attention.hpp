@@ -50,7 +50,8 @@ inline std::int64_t linear_sequences(const LinearAttentionInputs& in) {
 
 LinearForward linear_forward(const LinearAttentionInputs& inputs, const LinearAttentionOptions& options);
 
-/// Returns the gradients of Σ dy∘y + Σ dstate∘S_T. Needs only the inputs, no saved outputs.
+/// Returns the gradients of Σ dy∘y + Σ dstate∘S_T, where S_T is the final state. Needs only the inputs, no saved
+/// outputs.
 LinearBackward linear_backward(const LinearAttentionInputs& inputs, const LinearAttentionIncoming& incoming,
                                const LinearAttentionOptions& options);
 

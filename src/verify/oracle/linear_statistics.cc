@@ -179,17 +179,19 @@ class FiguresPass {
     put(&S::half_life, {half_life, std::abs(half_life)});
   }
 
-  /// Adds ‖S‖ and the effective rank ‖S‖⁴ / ‖SᵀS‖² of the last state S. Let E be the error of S and σ its singular
-  /// values.
-  /// - ‖S‖ has an error of ‖E‖, so ‖S‖⁴ has a relative error of 4 ‖E‖ / ‖S‖.
-  /// - ‖SᵀS‖² = Σ σ⁴ has an error of 4 ‖E‖ (Σ σ⁶)^½ ≤ 4 ‖E‖ σ₁ (Σ σ⁴)^½. The largest, σ₁, is at least ‖S‖ / √rank.
+  /// Adds the Frobenius norm ‖S‖ and the effective rank ‖S‖⁴ / ‖SᵀS‖² of the last state S.
+  /// The error bounds use E, the error of S, and σ, the singular values of S, of which σ₁ is the largest:
+  /// - ‖S‖ has an error of ‖E‖. Thus ‖S‖⁴ has a relative error of 4 ‖E‖ / ‖S‖.
+  /// - ‖SᵀS‖² = Σ σ⁴ has an error of 4 ‖E‖ (Σ σ⁶)^½ ≤ 4 ‖E‖ σ₁ (Σ σ⁴)^½. Thus its relative error is at most
+  ///   4 ‖E‖ / σ₁, and σ₁ is at least ‖S‖ / √rank.
   /// A state of zeros has rank 0. If the state may be zero in the compute type, the error bound permits any rank.
   void add_last_state(std::int64_t head) {
     const double* const s = last_.state.data() + head * D_ * Dv_;
     const double* const bounds = last_.magnitude.state.data() + head * D_ * Dv_;
     double largest = 0.0;
     for (std::int64_t x = 0; x < D_ * Dv_; ++x) largest = std::max(largest, std::abs(s[x]));
-    const double unit = largest > 0.0 && std::isfinite(largest) ? largest : 1.0;  // squares of s/unit do not underflow
+    // `unit` scales the elements of s, so that their squares do not underflow.
+    const double unit = largest > 0.0 && std::isfinite(largest) ? largest : 1.0;
     double squares = 0.0, errors = 0.0, fourth = 0.0;
     for (std::int64_t x = 0; x < D_ * Dv_; ++x) {
       squares += s[x] / unit * (s[x] / unit);
@@ -223,7 +225,8 @@ class FiguresPass {
   // The smallest normal number divided by the unit roundoff. It is added to the magnitude of each e^g, because kernels
   // may return 0 for a subnormal e^g.
   double floor_;
-  // smallest magnitude of a weight: (8 + D) smallest subnormals, divided by 8 unit roundoffs
+  // Smallest magnitude (error bound) of a weight. The tolerance rule multiplies it by at least 8 unit roundoffs. The
+  // product is then at least 8 + D smallest subnormals.
   double underflow_;
   const LinearWeightRows& rows_;
   LinearForward last_;

@@ -30,7 +30,8 @@ struct LinearWeightRows {
 };
 
 struct LinearStatistics {
-  std::array<LinearFigureArray, kLinearStatistics.size()> outputs;  // in the order of kLinearStatistics
+  // One array for each row of kLinearStatistics, in the same order.
+  std::array<LinearFigureArray, kLinearStatistics.size()> outputs;
 };
 
 LinearWeightRows linear_weights(const LinearAttentionInputs& inputs, const LinearAttentionOptions& options);

@@ -47,7 +47,7 @@ struct Sizes {
   bool native16;
   std::int64_t forward_block;            // largest number of keys over which a forward pass sums in one block
   std::int64_t first_sequence;           // index of batch 0's sequence in the packed batch
-  ConstTensorView bias, key_bias, mask;  // broadcast to (B,Hq,T,S), or absent
+  ConstTensorView bias, key_bias, mask;  // views broadcast to (B,Hq,T,S); absent if the input is
 
   Sizes(const AttentionInputs& in, const AttentionOptions& options, std::int64_t first = 0)
       : B(in.q.shape[0]),
@@ -132,9 +132,9 @@ struct Row {
   double lse = -kInfinity;
   double max_logit = -kInfinity;  // largest score of the visible keys
   double sink_p = 0.0;            // exp(sink − lse), the softmax weight of the sink
-  double logits = 1.0;            // 1 + A, with A as in Forward, plus the error of the softmax sum
+  double logits = 1.0;            // the factor 1 + A (see Forward), plus the relative error of the softmax's sum
   std::vector<double> o;          // (Dv)
-  std::vector<double> o_abs;      // (Dv)  Σ p |v|, plus bounds for underflow and for nearly equal terms (LikeTerms)
+  std::vector<double> o_abs;      // (Dv)  error bound of o: Σ p |v|, plus bounds for underflow and nearly equal terms
   std::vector<double> o_rounded;  // (Dv)  Σ p |v| with native16, which rounds p and v to bf16; otherwise 0
 };
 
@@ -197,7 +197,7 @@ void score_row(Row& row, const AttentionInputs& in, const AttentionOptions& opti
       const double t = std::tanh(dot / options.softcap);
       s = options.softcap * t;
       row.cap_slope[j] = 1.0 - t * t;
-      bound += dot_abs / options.softcap;  // error of 1 − tanh²: at most that of dot / softcap
+      bound += dot_abs / options.softcap;  // covers the error of 1 − tanh², at most that of dot / softcap
     }
     const double distance = slope * std::abs(static_cast<double>(position_of(in, n, b, i) - j));
     const double bias = n.bias.present() ? load(n.bias, b, h, i, j) : 0.0;
@@ -284,11 +284,11 @@ double gate_logit(const AttentionInputs& in, const Sizes& n, std::int64_t b, std
   return load(in.gate, b, h, i, n.headwise ? 0 : d);
 }
 
-/// Return magnitudes (error bounds) of g(z) and of g′(z): the sums of the absolute values of the terms of their
-/// formulas.
-/// If the function decays as e^−|z|, the sum is multiplied by 1 + |z|. The reason is that a relative error of z changes
-/// the exponent by a multiple of |z|.
-/// `floor` bounds the error of σ if σ underflows.
+/// Return magnitudes (error bounds, see Forward) of g(z) and of g′(z).
+/// A magnitude is the sum of the absolute values of the terms in the function's formula.
+/// If the function decays as e^−|z|, the sum is multiplied by 1 + |z|: a relative error of z changes the exponent by a
+/// multiple of |z|.
+/// `floor` bounds the error of σ(z) if σ(z) underflows.
 double value_terms(GateFn fn, double z, double floor) {
   const double g = std::abs(gate_value(fn, z).value);
   const double tail = 1.0 + std::max(-z, 0.0);
@@ -396,8 +396,8 @@ class GradientSum {
     for (auto* x : {&value_, &magnitude_, &inherited_, &like_terms_}) x->assign(size, 0.0);
   }
 
-  /// Adds a term to element `at`. Kernels add terms in blocks, and `block` is the number of the term's block
-  /// (LikeTerms).
+  /// Adds a term to element `at`. Kernels sum the terms of each block separately (LikeTerms); `block` is the index of
+  /// the term's block.
   void add(std::int64_t at, const Term& term, std::int64_t block) {
     sums_[at].add(term.value);
     value_[at] = sums_[at].value();
@@ -446,23 +446,25 @@ class BackwardPass {
   }
 
  private:
-  /// Bounds on the errors of one and of two successive roundings to bf16, in unit roundoffs of bf16. Two roundings err
-  /// by (1 + 2⁻⁸)² − 1, slightly less than 2.02 unit roundoffs.
+  /// Bounds on the relative errors of one and of two successive roundings to bf16, in unit roundoffs of bf16 (2⁻⁸).
+  /// The error of two roundings is at most (1 + 2⁻⁸)² − 1, which is less than 2.02 unit roundoffs.
   static constexpr double kOneRounding = 1.02, kTwoRoundings = 2.02;
 
-  /// The gradient `do` of one row of o, the row's Δ, and error bounds of both.
+  /// For one row of the attention output o: its gradient `do`, Δ = rowsum(do ∘ o), and error bounds of both.
   struct RowGradient {
     std::vector<double> d_o;      // (Dv)  do = dy ∘ g if the gate multiplies, otherwise dy
     std::vector<double> d_o_abs;  // (Dv)
-    double delta = 0.0;           // Δ = rowsum(do ∘ o)
+    double delta = 0.0;           // Δ
     double delta_abs = 0.0;
-    double delta_inherited = 0.0;  // Σ |dy| |y|: error of Δ due to the rounding of the saved y
+    double delta_inherited = 0.0;  // error bound of Δ for the rounding of the saved y: Σ |dy| |y|
   };
 
   /// Rows of the gradients to which one query contributes, and the query's row of q.
   struct RowPlace {
-    std::int64_t q, k;        // row of dq; first row of dk and dv
-    std::int64_t head, tile;  // index of the query head; index of the query tile, counted over all heads
+    // q: the query's row in dq. k: first row of the query's key/value head in dk and dv.
+    std::int64_t q, k;
+    // head: index of the query head. tile: index of the query's tile, counted over all heads.
+    std::int64_t head, tile;
     std::vector<double> q_row;
   };
 
@@ -522,7 +524,8 @@ class BackwardPass {
     return dp;
   }
 
-  /// Returns ds = p (dp − Δ + dlse).
+  /// Returns ds = p (dp − Δ + dlse), the gradient of the score of key j. Here p is the weight of the key, and dp the
+  /// gradient of p.
   Term score_gradient(const Row& row, const RowGradient& g, const Term& dp, double dlse, std::int64_t j) const {
     const double ds = row.p[j] * (dp.value - g.delta + dlse);
     const double magnitude = weight_magnitude(row, j) * (dp.magnitude + g.delta_abs + std::abs(dlse) + n_.tiny);
@@ -550,7 +553,8 @@ class BackwardPass {
     }
   }
 
-  /// Adds −p_sink (Δ − dlse) to element n of dsinks.
+  /// Adds the gradient of the sink logit, −p_sink (Δ − dlse), to element n of dsinks. Here p_sink is the weight of the
+  /// sink.
   void add_dsink(const Row& row, const RowGradient& g, double dlse, std::int64_t n, std::int64_t tile) {
     const double term = -row.sink_p * (g.delta - dlse);
     const double magnitude = (row.sink_p + n_.floor) * row.logits * (g.delta_abs + std::abs(dlse) + n_.tiny);
@@ -603,10 +607,9 @@ class BackwardPass {
     const bool mul = options_.gate_op == GateOp::mul;
     const std::int64_t row_index = (b * n_.Hq + h) * n_.T + i;
     const double slope_abs = slope_terms(options_.gate_fn, z, n_.floor);
-    // Kernels compute o as y / g from the saved y, or read the saved attn. They must read attn if g may be 0.
-    // The error bounds of both ways differ only for tiny numbers, where the rounding error of the saved number is
-    // absolute.
-    // Uses the larger bound.
+    // Kernels read o from the saved attn, or compute it as y / g from the saved y. If g may be 0, they must read attn.
+    // The error bounds of these two ways differ only for tiny saved numbers, whose rounding error is absolute.
+    // Uses the larger of the two bounds.
     const double ratio = g.ratio.value_or(std::abs(g.slope));
     const double saved = (std::abs(o) + row.o_rounded[d]) * (g.ratio ? std::abs(g.value) : 1.0);
     const double inherited =

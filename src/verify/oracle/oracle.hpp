@@ -24,11 +24,12 @@ struct ForwardArrays {
 /// Outputs of the forward pass and their error bounds.
 ///
 /// `magnitude` times a small number of unit roundoffs bounds the rounding error of each element
-/// (docs/reference/numerics.md). It is the sum of the absolute values of the element's terms, times 1 + A. A bounds the
-/// same sum for every logit of the row. The factor is needed because an absolute error of a logit is a relative error
-/// of its weight.
+/// (docs/reference/numerics.md). It is the sum of the absolute values of the element's terms, times a factor 1 + A.
+/// A bounds the sum of the absolute values of the terms of every logit in the row. The factor is needed because an
+/// absolute error of a logit becomes a relative error of the logit's weight.
 ///
-/// `inherited` bounds the errors that native16 adds by rounding factors of products to bf16, in unit roundoffs of bf16.
+/// `inherited` bounds the errors that Precision::native16 adds, in unit roundoffs of bf16. With native16, kernels round
+/// the factors of products to bf16.
 struct Forward : ForwardArrays {
   ForwardArrays magnitude;
   ForwardArrays inherited;
@@ -44,13 +45,13 @@ struct BackwardArrays {
   std::vector<double> dsinks;  // same shape as sinks
 };
 
-/// Gradients and their error bounds. `magnitude` is as in Forward.
+/// Gradients and their error bounds. `magnitude` has the same meaning as in Forward.
 ///
-/// `inherited` bounds the errors due to rounded inputs, in unit roundoffs of the storage type. Kernels read saved y and
-/// attn, which are rounded to the dtype of q. With native16, they also round the factors of their products.
+/// `inherited` bounds the errors due to rounded inputs, in unit roundoffs of the dtype of q. Kernels read the saved y
+/// and attn, which are rounded to this dtype. With native16, kernels also round the factors of products.
 ///
-/// `like_terms` bounds the sum of the rounding errors of nearly equal terms, in unit roundoffs of the compute type (see
-/// LikeTerms). It is 0 if no successive terms are nearly equal.
+/// `like_terms` bounds the sum of the rounding errors of nearly equal terms (see LikeTerms), in unit roundoffs of the
+/// compute type. `like_terms` is 0 if no successive terms are nearly equal.
 struct Backward : BackwardArrays {
   BackwardArrays magnitude;
   BackwardArrays inherited;
@@ -79,9 +80,9 @@ Backward backward(const AttentionInputs& inputs, const AttentionIncoming& incomi
 using GateValue = GateTerms<double>;
 GateValue gate_value(GateFn fn, double z);
 
-/// Returns the error bound of g(z) in kernels whose q has `dtype`. Forward explains its unit, "magnitude".
+/// Returns the magnitude (error bound, see Forward) of g(z) in kernels whose q has `dtype`.
 double gate_magnitude(GateFn fn, double z, DType dtype);
-/// Returns the error bound of g′(z), likewise.
+/// Returns the magnitude of the derivative g′(z) in kernels whose q has `dtype`.
 double gate_slope_magnitude(GateFn fn, double z, DType dtype);
 
 }  // namespace headgate::reference

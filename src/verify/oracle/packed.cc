@@ -12,7 +12,7 @@
 namespace headgate::reference {
 namespace {
 
-/// The part of the packed tensors that belongs to one sequence: rows [q0, q0 + T) and columns [k0, k0 + S).
+/// The part of the packed tensors that belongs to one sequence: its T queries from q0 on, and its S keys from k0 on.
 struct Place {
   std::int64_t q0, T, k0, S;
 };
@@ -41,9 +41,9 @@ bool has_one_row(const ConstTensorView& map, const AttentionInputs& in) {
   return map.shape[2] == 1 && in.q.shape[2] != 1;
 }
 
-/// The inputs of one sequence: views of its parts of the packed inputs.
-/// With a block table and without query_offsets, `first_position` holds the missing offset and `in.query_offsets` views
-/// it.
+/// The inputs of one sequence, as views into the packed inputs.
+/// With a block table and without query_offsets, the sequence still needs a query offset. `first_position` then stores
+/// this offset, and `in.query_offsets` is a view of it.
 struct OneSequence {
   std::int64_t first_position = 0;
   AttentionInputs in;
@@ -81,13 +81,13 @@ struct OneSequence {
 /// A block of rows and columns in a larger array (heads, rows, columns).
 struct Window {
   std::int64_t heads = 0;
-  std::int64_t rows = 0, columns = 0;          // size of the block
-  std::int64_t all_rows = 0, all_columns = 0;  // size of the larger array
+  std::int64_t rows = 0, columns = 0;          // rows and columns of the block
+  std::int64_t all_rows = 0, all_columns = 0;  // rows and columns of the larger array
   std::int64_t row = 0, column = 0;            // first row and column of the block
 };
 
-/// Calls visit(n, at) for each element of the block. n is the element's index in the block, `at` its index in the
-/// larger array.
+/// Calls visit(n, at) for each element of the block: n is the element's index in the block, and `at` the same element's
+/// index in the larger array.
 template <typename Visit>
 void for_each(const Window& w, const Visit& visit) {
   std::int64_t next = 0;

@@ -16,7 +16,7 @@ inline bool has_query_sinks(const AttentionInputs& in) {
   return shape[0] != 1 || shape[1] != 1 || shape[2] != 1;
 }
 
-/// Returns the index of the sink of query i of head h in batch b, in contiguous sinks.
+/// Returns the index of one sink in contiguous sinks: the sink of query i of head h in batch b.
 inline std::int64_t index_of_sink(const AttentionInputs& in, std::int64_t b, std::int64_t h, std::int64_t i) {
   const Shape& shape = in.sinks.shape;
   return has_query_sinks(in) ? ((shape[0] == 1 ? 0 : b) * shape[1] + h) * shape[2] + i : h;

@@ -18,8 +18,8 @@ inline constexpr std::int64_t kUncutKeys = 512;
 /// roundoffs. To permit an error of x unit roundoffs, the oracle adds x / 8 to the magnitude.
 inline constexpr double kLeastConstant = 8.0;
 
-/// Returns the smallest error bound of a weight, in unit roundoffs of the compute type. The error is the smallest
-/// normal number: kernels may return 0 for an exponential below it.
+/// Returns the smallest error bound of a weight, in unit roundoffs of the compute type. The bound stands for an error
+/// of the smallest normal number, because kernels may return 0 for an exponential below that number.
 inline double weight_floor(DType dtype) { return dtype == DType::f64 ? 0x1p-969 : 0x1p-102; }
 
 /// Compensated sum (Neumaier), as accurate as a sum in twice the precision. Plain f64 sums would have errors as large
@@ -31,7 +31,7 @@ class CompensatedSum {
     lost_ += std::abs(sum_) >= std::abs(term) ? (sum_ - next) + term : (term - next) + sum_;
     sum_ = next;
   }
-  double value() const { return std::isfinite(lost_) ? sum_ + lost_ : sum_; }  // an infinite term makes lost_ NaN
+  double value() const { return std::isfinite(lost_) ? sum_ + lost_ : sum_; }  // after an infinite term, lost_ is NaN
 
  private:
   double sum_ = 0.0;
@@ -48,7 +48,7 @@ class LikeTerms {
   /// Adds the next term. Kernels add the terms of each `block` starting from zero, then add the sums of the blocks.
   void add(double term, std::int64_t block, double unit_roundoff) {
     if (block != block_) {
-      if (like_) bound_ += std::abs(whole_);  // nearly equal terms make nearly equal blocks
+      if (like_) bound_ += std::abs(whole_);  // the sums of blocks of nearly equal terms are also nearly equal
       partial_ = 0.0;
       block_ = block;
     }
@@ -63,8 +63,8 @@ class LikeTerms {
   double bound() const { return bound_; }
 
  private:
-  /// Largest relative difference of two nearly equal terms: their first ten bits agree. Without this limit, terms far
-  /// below the spacing at the partial sum would count as nearly equal by chance.
+  /// Largest relative difference of two terms that count as nearly equal: their first ten bits agree.
+  /// The other limit, 2u · |partial sum|, does not suffice: all terms far below it would count as nearly equal.
   static constexpr double kAlike = 0x1p-10;
 
   double last_ = std::numeric_limits<double>::quiet_NaN();

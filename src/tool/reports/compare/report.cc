@@ -21,8 +21,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-/// Returns the definition of the metric to which the metric value `figure` belongs, or an empty string if there is
-/// none.
+/// Returns the definition of the metric that computes the value `figure`. Returns an empty string if no metric does.
 std::string_view definition_of(const metrics::Figure& figure) {
   for (const metrics::Metric* metric : metrics::all_metrics()) {
     for (const metrics::Figure& given : metric->figures) {
@@ -65,7 +64,7 @@ ordered_json run_json(const ComparedRun& run, std::size_t points) {
   for (const metrics::Figure* figure : lower_is_better()) {
     const train::Curve* curve = recorded.find(*figure);
     if (curve == nullptr) continue;
-    const std::size_t at = lowest(*curve).value();  // cannot throw: every curve has a value that is not NaN
+    const std::size_t at = lowest(*curve).value();  // does not throw: every curve has a value that is not NaN
     lowest_values[std::string(figure->key)] = {{"step", curve->steps[at]}, {"value", curve->values[at]}};
   }
   return {{"name", run.name},

@@ -9,7 +9,7 @@
 namespace headgate::compare {
 
 /// Formats a table that compares training runs. Each line holds the steps, tokens and last metric values of a run.
-/// Adds notes on records that were left out, and charts of the main figures over the steps.
+/// Adds notes on records that were left out, and charts of the main metric values over the steps.
 /// The table and the charts name each run by a letter. "-" marks a missing value.
 std::string runs_text(const std::vector<ComparedRun>& runs);
 

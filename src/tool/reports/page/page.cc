@@ -30,7 +30,7 @@ void put(std::string& page, std::string_view mark, std::string_view text) {
 /// Escapes "<", so that "</script>" in a text cannot end the element.
 std::string script_json(const ordered_json& json) {
   std::string text = io::json_line(json), out;
-  text.pop_back();  // removes the newline
+  text.pop_back();  // removes the newline that json_line() appends
   for (const char c : text) {
     if (c == '<') {
       out += "\\u003c";
@@ -62,7 +62,7 @@ ordered_json rounded(double value) {
   if (!std::isfinite(value)) return nullptr;
   const std::string text = fmt::format("{:.5g}", value);
   double read = value;
-  std::from_chars(text.data(), text.data() + text.size(), read);  // strtod() would need the locale's decimal point
+  std::from_chars(text.data(), text.data() + text.size(), read);  // strtod() would depend on the locale
   return std::isfinite(read) ? read : value;
 }
 

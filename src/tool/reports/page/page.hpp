@@ -23,7 +23,7 @@ struct PageParts {
 std::string page_of(const PageParts& parts, const nlohmann::ordered_json& report);
 
 /// Describes a figure (a named metric value) as JSON: its key, its display name, a sentence that explains it, and
-/// whether it is a share.
+/// whether it is a share, which always lies in [0, 1].
 nlohmann::ordered_json figure_json(const metrics::Figure& figure);
 
 /// Rounds a number to 5 significant digits, which is what a page shows. Returns null if the number is not finite.

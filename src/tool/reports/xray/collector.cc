@@ -199,7 +199,7 @@ std::int64_t Collector::weigh(const models::LayerView<float>& view, std::int64_t
 void Collector::add_gates(const models::LayerView<float>& view) {
   const std::int64_t N = view.shape.seq, width = metrics::gate_width(config_, view.layer);
   const std::int64_t owners = metrics::gate_owners(config_, view.layer), heads = std::ssize(heads_);
-  const View<float, 2> gates{gates_.data(), {N, width}};  // gates_ is large enough for the layer with the most gates
+  const View<float, 2> gates{gates_.data(), {N, width}};  // gates_ fits the layer with the most gates
   metrics::gate_values_of(gates, view, config_, context_);
   const auto add_means = [&](std::vector<double>& out, std::int64_t first, std::int64_t count) {  // one mean per token
     for (std::int64_t n = 0; n < N; ++n) {
@@ -283,7 +283,8 @@ void Collector::add_ranks(LayerRecord& record, std::int64_t layer) const {
     const Gram outputs = gram_of_columns(out.range(1, h * D, D));
     head.written_rank = effective_rank(singular_values(heads_[static_cast<std::size_t>(h)].written, outputs));
     if (linear) continue;
-    const std::int64_t first_value = in.shape[0] - config_.kv_heads * D;  // the last rows of `in` are W_v
+    // Row of `in` at which W_v begins. W_v is the last part of `in`.
+    const std::int64_t first_value = in.shape[0] - config_.kv_heads * D;
     if (h % queries == 0) values = gram_of_rows(in.range(0, first_value + h / queries * D, D));
     head.value_output_singular_values = singular_values(values, outputs);
     head.value_output_rank = effective_rank(head.value_output_singular_values);

@@ -28,7 +28,7 @@ using GateHistogram = std::array<std::int64_t, kGateBins>;
 /// For linear attention, w = |a| / Σ|a|, where a are the results of linear_attention_weights() for a query.
 struct HeadRecord {
   std::string map;       ///< mean weight of each cell of the head's map (HeadMap), encoded by as_roots()
-  std::string received;  ///< (T) mean weight of each key: HeadMap::received(), encoded by as_roots()
+  std::string received;  ///< (T) mean weight of each key (HeadMap::received()), encoded by as_roots()
   std::vector<std::pair<std::int64_t, double>> top_keys;  ///< (token, mean weight) of the keys with most weight
   /// (T) mean over the features of the head's gate, encoded by as_bytes(). For linear attention, the mean of |silu(z)|.
   /// Absent if the head has no gate of its own.
@@ -37,7 +37,9 @@ struct HeadRecord {
   std::vector<double> value_output_singular_values;  ///< (D) singular values of W_v W_o; empty for linear attention
   std::optional<double> value_output_rank;           ///< effective rank of W_v W_o
   double written_rank = 0.0;                         ///< effective rank of the head's output after W_o, (T,C)
-  double mean_distance = 0.0;  ///< Σ w_tj (t − j) / Σ w_tj, in tokens; mean over queries t = 1 … T−1
+  /// Mean distance in tokens between a query t and its keys j, weighted by attention: Σ w_tj (t − j) / Σ w_tj.
+  /// Averaged over the queries t = 1 … T − 1.
+  double mean_distance = 0.0;
 };
 
 struct LayerRecord {
@@ -79,7 +81,7 @@ class Collector : public models::LayerObserver<float> {
   struct HeadSums {
     HeadMap map;
     Gram written;                // Gram matrix of the head's output before W_o
-    double distances = 0.0;      // sum over queries of the mean distance Σ w (t − j) / Σ w
+    double distances = 0.0;      // sum over queries t of Σ w_tj (t − j) / Σ w_tj, the mean distance to keys j
     std::vector<double> gate{};  // (T) mean gate over features; empty if the head has no gate of its own
     GateHistogram histogram{};
   };

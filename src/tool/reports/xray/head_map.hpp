@@ -28,7 +28,7 @@ class HeadMap {
 
  private:
   std::int64_t size_;                  // M, the number of cells per side
-  std::vector<std::int32_t> cell_of_;  // (T) index of each token's interval
+  std::vector<std::int32_t> cell_of_;  // (T) index of the interval (row or column of cells) of each token
   std::vector<double> sums_, counts_;  // sum and number of the weights in each cell of the lower triangle
   std::vector<double> key_sums_, key_counts_;
 };

@@ -102,12 +102,12 @@ class BasePass : public models::LayerObserver<float> {
  private:
   void add_mean_gates(const models::LayerView<float>& view) {
     const std::int64_t D = config_.head_dim, width = metrics::gate_width(config_, view.layer);
-    const View<float, 2> gates{gates_.data(), {tokens_, width}};  // gates_ is sized for the layer with most gates
+    const View<float, 2> gates{gates_.data(), {tokens_, width}};  // gates_ fits the layer with most gates
     metrics::gate_values_of(gates, view, config_, context_);
     std::vector<float>& means = mean_gates_[static_cast<std::size_t>(view.layer)];
     for (std::int64_t i = 0; i < std::ssize(means); ++i) {
-      // Factor i belongs to head i / D and feature i % D. It replaces gate x of each token.
-      // x depends on the shape of a token's gates:
+      // Factor i belongs to head i / D and feature i % D. It replaces the gate with index x of each token.
+      // The index x depends on the shape of one token's gates:
       // - (heads,D): x = i
       // - (D), shared by all heads: x = i % D
       // - (heads), shared by the features of a head: x = i / D
@@ -138,7 +138,7 @@ class BasePass : public models::LayerObserver<float> {
   std::int64_t tokens_;
   ExecutionContext context_;
   std::vector<float> streams_;  // (layers − 1,N,dim) residual stream before each layer except the first
-  std::vector<std::vector<float>> mean_gates_;  // (heads,D) for each layer; empty if takes_factors() is false
+  std::vector<std::vector<float>> mean_gates_;  // mean gates (heads,D) of each layer; empty if takes_factors() is false
   std::vector<float> gates_;                    // (N,gate_width)
 };
 

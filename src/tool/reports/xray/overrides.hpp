@@ -22,8 +22,8 @@ namespace headgate::xray {
 
 enum class Override { closed, open, mean };
 
-/// A kind of override, which replaces a head's gated output (the input of W_o) by the value of `formula`.
-/// `figure` is the change of the loss.
+/// A kind of override. It replaces a head's gated output, which is the input of W_o, by the value of `formula`.
+/// `figure` describes the resulting change of the loss.
 /// In the formula, o is the attention output of the head and g its gate.
 /// For linear attention, o is the normalised output of a value head and g = silu(z) its output gate.
 struct OverrideRow {
@@ -85,8 +85,8 @@ std::int64_t planned_passes(const models::DecoderConfig& config, OverriddenPart 
 std::size_t override_bytes(const models::DecoderConfig& config, std::int64_t tokens);
 
 /// Runs the model once for each override of each head or layer, and computes the change of the loss.
-/// Stores the change under the override's figure in `report`, in the row of the head or layer.
-/// Leaves the figure empty if the layer does not support the override.
+/// Stores each change in `report`: in the row of the head or layer, as the value of OverrideRow::figure.
+/// Stores no value if the layer does not support the override.
 /// `tokens`: one sequence. `targets`: as for Decoder::loss(). Calls progress(fraction) after each pass.
 OverrideRun override_parts(metrics::Report& report, const models::DecoderConfig& config, const float* parameters,
                            const std::vector<std::int32_t>& tokens, const std::vector<std::int32_t>& targets,

@@ -87,7 +87,7 @@ std::vector<double> singular_values(const Gram& a, const Gram& b) {
   std::vector<double> half(static_cast<std::size_t>(n * n));
   Gram whole{n, std::vector<double>(static_cast<std::size_t>(n * n))};
   const auto square = [n](const std::vector<double>& values) { return View<const double, 2>(values.data(), {n, n}); };
-  multiply(half, n, square(of_a.vectors), Form::stored, square(b.values), Form::transposed);  // b is symmetric
+  multiply(half, n, square(of_a.vectors), Form::stored, square(b.values), Form::transposed);  // bᵀ = b
   multiply(whole.values, n, square(half), Form::stored, square(of_a.vectors), Form::transposed);
   std::vector<double> out = spectrum_of(whole, false).values;
   std::reverse(out.begin(), out.end());

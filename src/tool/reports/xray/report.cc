@@ -104,7 +104,7 @@ train::EvaluationChoices evaluation_choices(const Choices& choices, const metric
   out.held_out = choices.held_out;
   out.token_ids = choices.token_ids;
   out.tokens = choices.tokens;
-  constexpr std::int64_t kLongestPiece = 64;  // bytes to read per token; real tokens have far fewer
+  constexpr std::int64_t kLongestPiece = 64;  // bytes of text to read per token; real tokens are far shorter
   out.text_bytes = kLongestPiece * choices.tokens;
   out.longest_of_others = choices.tokens;
   out.same_text = true;
@@ -201,8 +201,8 @@ train::MemoryPlan memory_plan(const train::LoadedModel& model, const train::Eval
   train::MemoryPlan plan = train::evaluation_memory(model.config, *input.source, evaluation, input.metrics);
   const std::int64_t T = input.source->seq_len(), part = models::part_shape({1, T}, parts_of(choices)).seq;
   plan.push_back({"attention maps", Collector::planned_bytes(model.config, T, part, choices.map_cells)});
-  // Counts no decoder for the override passes: it reuses the freed memory of the evaluation's decoder, which is at
-  // least as large.
+  // Does not count the decoder of the override passes. It reuses the memory of the evaluation's decoder, which has been
+  // freed and is at least as large.
   if (choices.overrides) plan.push_back({"overrides", override_bytes(model.config, override_tokens(input, choices))});
   return plan;
 }
@@ -210,7 +210,7 @@ train::MemoryPlan memory_plan(const train::LoadedModel& model, const train::Eval
 ModelXray xray_of(const train::LoadedModel& model, const train::EvaluationInput& input, const Choices& choices,
                   const std::function<void(double)>& progress) {
   const train::EvaluationPlan one{.batch = 1, .batches = 1, .part = choices.part, .precision = choices.precision};
-  // `pass`: fraction of the progress bar for the evaluation, and again for the collection; overrides take the rest.
+  // The fraction of the progress bar that the evaluation gets. collect() gets the same, the overrides get the rest.
   const double pass = choices.overrides ? 0.05 : 0.5;
   return train::with_memory(memory_plan(model, input, one, choices), 0, [&] {
     ModelXray out;
@@ -279,7 +279,8 @@ ordered_json overrides_json(const ModelXray& model) {
           {"kinds", std::move(kinds)}};
 }
 
-/// Adds the figures of the evaluation to the JSON under the keys "figures", "layer_figures" and "head_figures".
+/// Adds the evaluation's figures (named metric values) of the model, of its layers and of its heads to the JSON.
+/// Their keys are "figures", "layer_figures" and "head_figures".
 void add_figures(ordered_json& out, const ModelXray& model) {
   ordered_json evaluation = train::evaluation_json(model.evaluation, train::HeadFigures::included);
   ordered_json layers = ordered_json::array(), heads = ordered_json::array();

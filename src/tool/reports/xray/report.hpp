@@ -43,7 +43,7 @@ struct ModelXray {
   std::vector<float> losses;        ///< (T) −log p of the next token, in nats; NaN for ignored targets
   std::vector<LayerRecord> layers;
   LargestActivation largest_activation;
-  std::optional<OverrideRun> overrides;  ///< settings of the overrides; their results are in `evaluation`
+  std::optional<OverrideRun> overrides;  ///< how the overrides were run; the changes of the loss are in `evaluation`
 };
 
 /// Returns the metrics of an X-ray. These are all metrics except
@@ -68,13 +68,13 @@ std::vector<const metrics::Figure*> collected_figures();
 /// The window may be the layer's own or the whole model's.
 models::LayerType type_of(const models::DecoderConfig& config, std::int64_t layer);
 
-/// Returns the figures that at least one model has: first those of metrics, then collected_figures().
+/// Returns the figures of all metrics that were computed for at least one model, followed by collected_figures().
 /// Leaves out the figures of overrides.
 std::vector<const metrics::Figure*> figures_of(const std::vector<ModelXray>& models);
 
 /// Functions that xray() calls:
-/// - progress(model, fraction): again and again while it works on a model
-/// - plan(line): before all work, once for each model, if overrides are requested; `line` says what they cost
+/// - progress(model, fraction): called repeatedly while xray() works on a model
+/// - plan(line): called once for each model before all work, if overrides are requested; `line` states their cost
 struct Listener {
   std::function<void(const std::string& model, double fraction)> progress;
   std::function<void(const std::string& line)> plan;

@@ -32,7 +32,7 @@ using nlohmann::ordered_json;
 /// A value in the JSON of a report and its location: the object or list that contains it, and its key or index there.
 struct Place {
   const Json* value;
-  const Place* above = nullptr;  ///< place of the containing object or list; null for the whole report
+  const Place* above = nullptr;  ///< the object or list that contains this value; null for the whole report
   std::string_view key{};
   std::size_t index = 0;
 };
@@ -96,7 +96,7 @@ constexpr Limits exactly(std::size_t size) { return {size, size}; }
 /// Limits the size of a value. Error messages give `reason` after the limits.
 /// The size is the length of a list, the value of a count, or the number of decoded bytes of a base64 string.
 struct Size {
-  Limits (*limits)(const Place& place) = nullptr;  ///< returns the limits; null allows any size
+  Limits (*limits)(const Place& place) = nullptr;  ///< function that returns the limits; null if any size is allowed
   const char* reason = "";
 };
 
@@ -229,7 +229,8 @@ void check(const std::string& file, const Place& place, const Part& part) {
   }
 }
 
-/// Checks all values at `path` below `place`. Requires that the lists and objects above them have been checked.
+/// Checks all values that `path`, relative to `place`, selects.
+/// Requires that the lists and objects that contain these values have been checked.
 void walk(const std::string& file, const Place& place, std::string_view path, const Part& part) {
   const Json& value = *place.value;
   if (path.empty()) return check(file, place, part);
