@@ -51,12 +51,12 @@ class Zentorch:
 
     def _token(self, case: Case, tensors: dict) -> Way:
         """The operator takes logits: decay is -softplus(a), with A_log and dt_bias of 0, and beta is sigmoid(b). A row
-        of `qkv` has all heads of q, then those of k and v. States are (B,H,Dv,D)."""
+        of `qkv` has all heads of q, then those of k and v. States are (B + 1,H,Dv,D), as the first one means none."""
         qkv = torch.cat([tensors[name][:, 0].flatten(1) for name in ("q", "k", "v")], dim=1)
         a = torch.expm1(-tensors["decay"][:, 0]).log().to(qkv.dtype)
         b = torch.logit(tensors["beta"][:, 0].float()).to(qkv.dtype)
-        zeros, indices = torch.zeros(case.Hq), torch.arange(case.B, dtype=torch.int32)
-        first_state = tensors["state"].mT.contiguous()
+        zeros, indices = torch.zeros(case.Hq), torch.arange(1, case.B + 1, dtype=torch.int32)
+        first_state = torch.cat((torch.zeros_like(tensors["state"][:1]), tensors["state"].mT))
         state, y = first_state.clone(), tensors["v"].new_empty(case.B, 1, case.Hq, case.D)
 
         def run():
