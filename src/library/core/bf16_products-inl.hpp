@@ -51,8 +51,11 @@ struct PairPanels {
   PairPanels from(std::int64_t n, std::int64_t x) const { return {at(n, x), panel_stride}; }
 };
 
-/// Selects how a product of square blocks writes c: overwrite computes c = a b, accumulate computes c += a b.
-enum class SquareWrite { overwrite, accumulate };
+/// Selects how a product of square blocks writes c:
+///   - overwrite: c = a b
+///   - accumulate: c += a b
+///   - scale_and_accumulate: multiplies row i of c by factors[i], and then adds a b.
+enum class SquareWrite { overwrite, accumulate, scale_and_accumulate };
 
 /// Multiplies square blocks of bf16 numbers with AMX. The constructor configures the calling thread's AMX tiles.
 /// The destructor restores the configuration that the thread had before.
@@ -80,15 +83,19 @@ class Tiles {
     }
   }
 
-  /// Computes c = a b or c += a b, for a square c with row stride ldc. a has 32 rows with row stride lda. `depth` is
+  /// Computes c as kWrite says, for a square c with row stride ldc. a has 32 rows with row stride lda. `depth` is
   /// the number of columns of a and of rows of b.
   template <SquareWrite kWrite>
   HEADGATE_TILES_ATTR static void multiply(const BFloat16* a, std::int64_t lda, const PairPanels& b, std::int64_t depth,
-                                           float* c, std::int64_t ldc) {
+                                           float* c, std::int64_t ldc, const float* factors = nullptr) {
+    for (std::int64_t r = 0; kWrite == SquareWrite::scale_and_accumulate && r < kSquare; ++r) {
+      for (std::int64_t x = 0; x < kSquare; x += kTileCols)
+        _mm512_storeu_ps(c + r * ldc + x, _mm512_mul_ps(_mm512_set1_ps(factors[r]), _mm512_loadu_ps(c + r * ldc + x)));
+    }
     memory_is_used();
     const std::int64_t c_step = ldc * 4, a_step = lda * 2;
     float* const low = c + kTileRows * ldc;
-    if constexpr (kWrite == SquareWrite::accumulate) {
+    if constexpr (kWrite != SquareWrite::overwrite) {
       _tile_loadd(0, c, c_step);
       _tile_loadd(1, c + kTileCols, c_step);
       _tile_loadd(2, low, c_step);
@@ -130,14 +137,19 @@ class Dots {
   /// Computes the same product as Tiles::multiply().
   template <SquareWrite kWrite>
   HEADGATE_DOTS_ATTR static void multiply(const BFloat16* a, std::int64_t lda, const PairPanels& b, std::int64_t depth,
-                                          float* c, std::int64_t ldc) {
+                                          float* c, std::int64_t ldc, const float* factors = nullptr) {
     constexpr std::int64_t kRows = 8;
     for (std::int64_t m = 0; m < kSquare; m += kRows) {
       __m512 sums[kRows][2];
       HWY_UNROLL(8) for (std::int64_t r = 0; r < kRows; ++r) {
         float* const row = c + (m + r) * ldc;
-        sums[r][0] = kWrite == SquareWrite::accumulate ? _mm512_loadu_ps(row) : _mm512_setzero_ps();
-        sums[r][1] = kWrite == SquareWrite::accumulate ? _mm512_loadu_ps(row + kTileCols) : _mm512_setzero_ps();
+        sums[r][0] = kWrite != SquareWrite::overwrite ? _mm512_loadu_ps(row) : _mm512_setzero_ps();
+        sums[r][1] = kWrite != SquareWrite::overwrite ? _mm512_loadu_ps(row + kTileCols) : _mm512_setzero_ps();
+        if constexpr (kWrite == SquareWrite::scale_and_accumulate) {
+          const __m512 by = _mm512_set1_ps(factors[m + r]);
+          sums[r][0] = _mm512_mul_ps(by, sums[r][0]);
+          sums[r][1] = _mm512_mul_ps(by, sums[r][1]);
+        }
       }
       for (std::int64_t k = 0; k < depth; k += 2) {
         const auto b0 = reinterpret_cast<__m512bh>(_mm512_loadu_si512(b.at(0, 0) + k * kTileCols));

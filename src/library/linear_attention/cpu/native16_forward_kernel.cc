@@ -135,9 +135,11 @@ class Native16LinearWorker {
   void run_chunk(std::int64_t h, std::int64_t i, const TokenRange& s, const Chunk& chunk) {
     const ChunkDecays& decays = b_.decays;
     const float* const last_decays = decays.pair_decays.at(chunk.count - 1);
+    HWY_ALIGN float whole_decays[kSquare];  // f_last, once for each row of a square of the state
+    std::fill_n(whole_decays, kSquare, decays.prefix_decays(chunk.count - 1));
     const PairPanels state{b_.state_panels.data, b_.state_panels.shape[1]};
     pack_keys(p_.key_head(h), s, chunk);
-    pack_and_decay_state(state, b_.states[i], decays.prefix_decays(chunk.count - 1), padded_);
+    pack_and_decay_state(state, b_.states[i], 1.0F, padded_);  // the update of the state applies its decay
     load_updates(h, s, chunk);
     if (p_.has_delta) {
       multiply_rows(b_.keys.rows, state);
@@ -153,9 +155,9 @@ class Native16LinearWorker {
       write_rows(h * p_.heads_per_state() + r, s, chunk, state, plain, overflowing);
     for (std::int64_t x = 0; x < b_.D; x += kSquare) {
       for (std::int64_t c = 0; c < padded_; c += kSquare) {
-        Unit::template multiply<SquareWrite::accumulate>(b_.keys.transposed_rows.at(x), kSquare,
-                                                         decayed.from(c / kTileCols, 0), kSquare, b_.states.at(i, x, c),
-                                                         b_.states.shape[2]);
+        Unit::template multiply<SquareWrite::scale_and_accumulate>(
+            b_.keys.transposed_rows.at(x), kSquare, decayed.from(c / kTileCols, 0), kSquare, b_.states.at(i, x, c),
+            b_.states.shape[2], whole_decays);
       }
     }
   }
@@ -184,7 +186,7 @@ class Native16LinearWorker {
     const Packed wanted{head, chunk.t0, chunk.count};
     if (packed_queries_ == wanted) return;
     packed_queries_ = wanted;
-    pack_token_rows(b_.queries, token_rows(p_.inputs.q, s, head), chunk, p_, b_.row);
+    pack_token_rows(b_.queries, token_rows(p_.inputs.q, s, head), chunk, p_, b_.row, static_cast<float>(p_.scale));
     multiply_square(b_.queries, b_.products);
   }
 
@@ -213,23 +215,18 @@ class Native16LinearWorker {
                   const PairPanels& updates, unsigned overflowing) {
     pack_queries(p_.query_head(head), s, chunk);
     multiply_rows(b_.queries, state);
-    if (b_.decays.present) scale_rows_by(b_.outputs, b_.decays.prefix_decays.data, chunk.count, padded_);
     weigh_products(b_.weights, b_.products, b_.decays.pair_decays, chunk.count);
     for (std::int64_t c = 0; c < padded_; c += kSquare) {
       if ((overflowing >> static_cast<unsigned>(c / kSquare) & 1U) != 0) {
-        add_lower_product(b_.outputs, b_.weights, b_.updates, chunk.count, c);
+        add_lower_product(b_.outputs, b_.weights, b_.updates, b_.decays.prefix_decays.data, chunk.count, c);
       } else {
-        Unit::template multiply<SquareWrite::accumulate>(b_.weights.data, kSquare, updates.from(c / kTileCols, 0),
-                                                         kSquare, b_.outputs.at(0, c), b_.outputs.shape[1]);
+        Unit::template multiply<SquareWrite::scale_and_accumulate>(
+            b_.weights.data, kSquare, updates.from(c / kTileCols, 0), kSquare, b_.outputs.at(0, c), b_.outputs.shape[1],
+            b_.decays.prefix_decays.data);
       }
     }
     const HeadRows<void> y = token_rows(p_.outputs.y, s, head);
-    const auto scale = static_cast<float>(p_.scale);
-    for (std::int64_t n = 0; n < chunk.count; ++n) {
-      float* const row = b_.outputs.at(n);
-      for (std::int64_t c = 0; c < padded_; ++c) row[c] *= scale;
-      store_row(y, row, chunk.token(n), first_, cols_);
-    }
+    for (std::int64_t n = 0; n < chunk.count; ++n) store_row(y, b_.outputs.at(n), chunk.token(n), first_, cols_);
   }
 
   const LinearForwardProblem& p_;
