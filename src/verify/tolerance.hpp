@@ -44,8 +44,9 @@ inline DType compute_dtype(DType storage) { return storage == DType::f64 ? DType
 
 /// Error of an element that is allowed for elementary functions and single operations, in unit roundoffs.
 constexpr double kFunctionRoundings = 8.0;
-/// Error that is allowed for a sum of n terms, in unit roundoffs per √n. Errors of random sign grow as √n.
-/// Errors of nearly equal terms have the same sign. Tolerance::sums allows for them.
+/// Error that is allowed for a sum of n terms, in unit roundoffs per √n. The error of a sum grows as √n if the errors
+/// of its terms have random signs. If terms are nearly equal, all errors have the same sign: Tolerance::sums is for
+/// them.
 constexpr double kRoundingsPerRootTerm = 0.5;
 
 struct Tolerance {

@@ -137,8 +137,8 @@ Int8Rounding int8_rounding_of(const LayerSample<T>& sample, const ConstTensorVie
   return x.dtype == DType::bf16 ? int8_rounding_of_heads<BFloat16>(sample, x) : int8_rounding_of_heads<T>(sample, x);
 }
 
-/// Accumulates int8 rounding errors for each layer. kRounding(sample) must return the errors of whole sequences. It is
-/// called only with samples that contain the last token of their sequences.
+/// Accumulates int8 rounding errors for each layer. kRounding(sample) must return the errors of whole sequences.
+/// Samples that end before their sequences do are skipped.
 template <typename T, Int8Rounding (*kRounding)(const LayerSample<T>& sample)>
 class Int8RoundingSums : public Sums<T> {
  public:

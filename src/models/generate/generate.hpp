@@ -38,7 +38,7 @@ struct GenerateOptions {
   /// - Guesses do not change the chosen tokens, apart from effects of rounding.
   /// - A pass has at most CachedDecoder::most_unrounded() tokens, so that it is computed in f32. This can reduce the
   ///   number of guesses.
-  /// - For decoders with recurrent layers or sliding windows, the limit is CachedDecoderOptions::keep.
+  /// - For decoders with recurrent layers or sliding windows, at most CachedDecoderOptions::keep tokens are guessed.
   std::int64_t drafts = 0;
 };
 

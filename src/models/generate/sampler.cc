@@ -90,7 +90,8 @@ std::int32_t Sampler::next(std::span<const float> logits) {
   std::int32_t chosen = best;
   for (const std::int32_t id : kept_) {
     const double weight = weights_[static_cast<std::size_t>(id)];
-    if (weight > 0.0) chosen = id;  // keeps a valid token in case rounding leaves `left` ≥ 0 at the end
+    if (weight > 0.0)
+      chosen = id;  // rounding may leave `left` ≥ 0 at the end: then the last token with a weight is chosen
     left -= weight;
     if (left < 0.0) break;
   }

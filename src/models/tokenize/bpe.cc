@@ -241,7 +241,7 @@ struct Bpe::Candidate {
   std::uint32_t rank;
   std::uint32_t left;  ///< index of the left token
   std::int32_t id;
-  std::uint32_t end;  ///< WordToken::end of the right token, which tells whether the token has changed
+  std::uint32_t end;  ///< WordToken::end of the token on the right. If it differs later, that token has changed.
 
   bool operator>(const Candidate& other) const { return rank != other.rank ? rank > other.rank : left > other.left; }
 };

@@ -44,8 +44,8 @@ void PieceCutter::next(std::vector<Slice>& slices, std::string_view part, More m
   drop_emitted(more);
 }
 
-/// Finds matches from search_begin_ on, up to the first one that later text can change. Appends each match and the text
-/// before it. The caller appends the text after the last match.
+/// Finds matches from search_begin_ on. Stops before the first match that later text can change. Appends each match and
+/// the text before it. The caller appends the text after the last match.
 void PieceCutter::search(std::vector<Slice>& slices, More more) {
   const std::string_view text = view();
   Match match;

@@ -48,9 +48,9 @@ extern const std::string_view kQwen35Pattern;
 /// uppercase letter.
 extern const std::string_view kO200kPattern;
 
-/// A piece of text, or a part of one. It has the bytes `span` of PieceCutter::view().
+/// A piece of text, or a part of a piece. It has the bytes `span` of PieceCutter::view().
 struct Slice {
-  Span span;  ///< bytes of the slice; empty if the piece ends without more bytes
+  Span span;  ///< bytes of the slice; empty if the slice only says that its piece has ended
   More more;  ///< More::may_follow if the next slice continues the same piece
 
   friend bool operator==(const Slice&, const Slice&) = default;

@@ -78,7 +78,7 @@ class StagedStream final : public StreamEncoder {
   void add_around(const std::vector<std::int32_t>& ids, std::size_t at) {
     for (const std::int32_t id : ids) add_token(id, {at, at});
   }
-  /// Returns the bytes of the text from which a part of the segment's normal form was made.
+  /// Maps a part of the segment's normal form back to the text. Returns the bytes of the text that became this part.
   Span source_of(Span part) const {
     const Span span = form_.source_of(part);
     return {segment_begin_ + span.begin, segment_begin_ + span.end};

@@ -86,9 +86,9 @@ def check_features(what: str, tensors: dict[str, Tensor], most: int) -> None:
 
 
 def count_sequences(what: str, name: str, starts: Tensor | None, batch: int, leading: str) -> int:
-    """Returns the number of sequences of a call. Without `starts`, the bounds of a packed batch, this is `batch`.
+    """Returns the number of sequences of a call. `starts` holds the bounds of a packed batch.
 
-    Errors call the argument `starts` by the string `name`.
+    Returns `batch` if `starts` is None. Errors refer to `starts` as `name`.
     """
     if starts is None:
         return batch

@@ -74,7 +74,7 @@ class WatchCallback(TrainerCallback):
             self.seen.stop()
 
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
-        self._stop()  # an interrupted run may leave its watch on
+        self._stop()  # stops the watch of a run that was interrupted
         self._training = True
         self.seen = Watch(model, **self.options)
 

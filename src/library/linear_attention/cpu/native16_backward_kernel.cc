@@ -217,7 +217,7 @@ class Native16ValueScans : Native16Chunks<Unit> {
  public:
   using Base::Base;
 
-  /// Scans state g of the group: the column blocks first … end − 1, of kSquare columns each.
+  /// Scans column blocks `first` to `end` − 1 of state g of the group. A block has kSquare columns.
   void run(const Native16StateGroup& group, std::int64_t g, std::int64_t first, std::int64_t end,
            Cancellation& cancellation) {
     h_ = group.index * p_.group_states() + g;

@@ -137,7 +137,7 @@ template <typename T, std::int64_t kRows>
 struct RuleAddresses {
   const void* addend_rows[kRows];  ///< for each query: element of the bias or key bias (ScoreRules::addend())
   const void* mask_rows[kRows];    ///< for each query: element of the mask
-  const T* key_bias;               ///< element of the key bias for the block's first key; used if there is also a bias
+  const T* key_bias;               ///< beside a bias, the element of the key bias for the block's first key
 
   /// Sets the addresses for key j0 and `rows` queries of head h. Row m belongs to query query_of(m).
   /// Rows after the last one get the addresses of the last row.

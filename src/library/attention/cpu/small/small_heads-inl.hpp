@@ -37,7 +37,7 @@ namespace headgate::HWY_NAMESPACE {
 /// The stride is the same for all D, because products need a compile-time constant.
 inline constexpr std::int64_t kRowStride = kSmallHeadDim + 16;
 
-/// Unit in which heights of register tiles are counted, in rows. Tiles have 1 to 4 units, and kMR is 3 units.
+/// Number of rows in a unit. The height of a register tile is 1 to 4 units, and kMR is 3 units.
 inline constexpr std::int64_t kRowUnit = kMR / 3;
 
 /// Cuts rows [begin, end) into register tiles, and calls f.operator()<kRows>(r, rows) for each tile.
