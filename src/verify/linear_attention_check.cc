@@ -6,8 +6,8 @@
 namespace headgate::verify {
 namespace {
 
-/// Returns the number of products in the longest chain of dependent sums within one token.
-/// Each sum has D products: the state times k in the delta rule, the state times q in y, and the norm of k in l2_norm.
+/// Returns the number of products in the longest chain of dependent sums within one token. The chain has two or three
+/// sums of D products: the norm of k (only with l2_norm), the state times k, and the new state times q.
 std::int64_t forward_terms(const LinearCaseSpec& spec) { return (spec.l2_norm ? 3 : 2) * spec.D; }
 
 }  // namespace

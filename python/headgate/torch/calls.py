@@ -58,10 +58,10 @@ def refuse_transforms(what: str, arguments: dict[str, Any], differentiable: Cont
 def check_tensors(
     what: str, tensors: dict[str, Tensor | None], recorded: bool, operation: Operation = ATTENTION, nested: bool = False
 ) -> None:
-    """Checks that all arguments are tensors on one device, "cpu" or "meta", which the kernels cannot check.
+    """Checks that all arguments are tensors on the same device, which is "cpu" or "meta".
 
-    If autograd records the call, rejects tensors whose gradient the operation does not compute. Rejects nested tensors
-    unless `nested` is true. Errors name the function `what`.
+    The kernels cannot check this. If autograd records the call, rejects tensors whose gradient the operation does not
+    compute. Rejects nested tensors unless `nested` is true. Errors name the function `what`.
     """
     for name, tensor in tensors.items():
         if tensor is None and name not in operation.required:

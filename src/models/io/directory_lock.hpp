@@ -18,7 +18,7 @@ class DirectoryLock {
   DirectoryLock& operator=(const DirectoryLock&) = delete;
   ~DirectoryLock();
 
-  /// Returns why the file system cannot lock the directory, or an empty string if the lock is held.
+  /// Returns why the file system cannot lock the directory. Returns an empty string if this object holds the lock.
   const std::string& unavailable() const { return unavailable_; }
 
  private:

@@ -129,8 +129,8 @@ bool AddedTokenSearch::step(std::vector<Segment>& segments, More more) {
 }
 
 /// Appends one segment to `segments`: the bytes [emitted_end_, end) of the text. More::may_follow marks a segment that
-/// the next one continues. More::none marks a segment that a token or the end of the text follows. If there are no
-/// bytes and the last segment may be continued, More::none appends an empty segment, which ends it.
+/// the next one continues. More::none marks a segment that a token or the end of the text follows. With
+/// More::none and no bytes, appends an empty segment if the last segment was to be continued.
 void AddedTokenSearch::add_text(std::vector<Segment>& segments, std::size_t end, More more) {
   const bool any = emitted_end_ < end;
   if (any || (text_open_ && more == More::none)) {

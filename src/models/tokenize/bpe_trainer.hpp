@@ -73,8 +73,8 @@ class BpeTrainer {
   SplitStep step_;
   PieceCutter cutter_;
   std::vector<Slice> slices_;
-  std::string unfinished_;            ///< bytes at the end of the last part that begin a character
-  std::string word_;                  ///< text at the end of the last part that begins a word
+  std::string unfinished_;            ///< unfinished character at the end of the last part
+  std::string word_;                  ///< unfinished word at the end of the last part
   std::size_t unfinished_begin_ = 0;  ///< offset of the bytes in unfinished_ within the current text
   StringTable words_;
   std::vector<std::int64_t> counts_;  ///< for each word, the number of its occurrences

@@ -25,8 +25,9 @@ struct Encoding {
   std::vector<std::int32_t> ids;
   /// For each token, the bytes of the text that it represents.
   /// - Special tokens around the text have empty spans.
-  /// - If several tokens represent one character, each has some of its bytes.
-  /// - If normalization composed that character from several, each token has all of their bytes.
+  /// - Several tokens may represent one character of the text. Then each has some of the character's bytes.
+  /// - Normalization may compose several characters to one. Each token of the new character has the bytes of all of
+  /// them.
   std::vector<Span> spans;
   std::size_t left_out = 0;  ///< number of bytes of the text that no token represents
 };

@@ -89,8 +89,8 @@ bool read_ratio(const std::string& text, std::int64_t& linear, std::int64_t& att
   return second.ec == std::errc{} && second.ptr == end && fits(linear) && fits(attention) && linear + attention > 0;
 }
 
-/// Applies --layer-types. Gives layers of linear attention the heads and the head size of attention, if the config file
-/// does not set them.
+/// Applies --layer-types. If the config file does not set the heads and the head size of linear attention, copies those
+/// of attention.
 void apply_layer_types(DecoderConfig& config, const std::string& pattern) {
   if (pattern.empty()) return;
   config.layer_types = parse_layer_types(pattern, config.layers);
@@ -244,7 +244,8 @@ DecoderConfig make_config(const ModelChoices& choices, Task task, Bos bos, std::
   models::validate(config, models::NamesIn::command_line);
   config = models::canonical_config(config);
   if (!choices.match_params) return config;
-  // --match-params accepts --gate none, so that a script can pass the same options to every model of a comparison.
+  // Permits --match-params together with --gate none, so that a script can give all models of a comparison the same
+  // options.
   require(
       !choices.gate.empty() || models::parameter_count(config) != models::parameter_count(models::baseline_of(config)),
       "--match-params: the model has no parameters beyond those without a gate; it needs a --gate");

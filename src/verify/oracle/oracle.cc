@@ -47,7 +47,7 @@ struct Sizes {
   bool native16;
   std::int64_t forward_block;            // largest number of keys over which a forward pass sums in one block
   std::int64_t first_sequence;           // index of batch 0's sequence in the packed batch
-  ConstTensorView bias, key_bias, mask;  // views broadcast to (B,Hq,T,S); absent if the input is
+  ConstTensorView bias, key_bias, mask;  // views broadcast to (B,Hq,T,S); absent if the input is absent
 
   Sizes(const AttentionInputs& in, const AttentionOptions& options, std::int64_t first = 0)
       : B(in.q.shape[0]),

@@ -71,8 +71,8 @@ const char* not_small(const Problem& p, const Sequence& s) {
 
 /// Largest number of queries and keys at which f32 products are at least as fast as bf16 products
 /// (docs/design/bf16.md).
-///   dots: the limit for AVX-512 BF16, unless the program has selected the instruction set.
-///   tiles: the limit in all other cases.
+///   dots: the limit where Headgate itself has chosen AVX-512 BF16.
+///   tiles: the limit for AMX, and for the instructions that the program has chosen.
 struct MostExactRows {
   std::int64_t dots, tiles;
 };

@@ -61,7 +61,7 @@ inline void pack_pairs(const PairPanels& to, const View<BFloat16, 2>& rows, std:
 }
 
 /// Solves dU = R − Aᵀ (β ∘ dU) for `count` rows, from the last to the first. `rows` holds R and receives dU.
-/// `decayed_products` holds A; multiplies its rows by β. Takes four rows and 32 columns at a time.
+/// `decayed_products` holds A, and receives β ∘ A. Takes four rows and 32 columns at a time.
 inline HWY_NOINLINE void substitute_back(const View<float, 2>& rows, const View<float, 2>& decayed_products,
                                          const float* betas, std::int64_t count, std::int64_t cols) {
   constexpr std::int64_t kRows = 4;

@@ -17,7 +17,7 @@ class HeadMap {
 
   static std::size_t planned_bytes(std::int64_t tokens, std::int64_t cells);
 
-  /// Adds the weights of query `i` on the keys first … i. Must be called at most once per query.
+  /// Adds the weights of query `i` on keys `first` to `i`. Must be called at most once per query.
   void add_row(std::int64_t i, std::int64_t first, const float* weights);
 
   /// Returns the lower triangle of the map, row by row, (M (M + 1) / 2).

@@ -522,9 +522,9 @@ class ForwardWorker {
   View<T, 3> head_keys_;                             // packed k of the current head, (panels, D, kNR)
   View<T, 2> head_values_;                           // packed v of the current head, (panels, kNR · Dv_padded)
   mutable std::array<RowPrefetch, 4> prefetches_{};  // objects that prefetch rows of the next head or tile
-  /// True for each strip of the tile in which the last key block raised a running maximum by more than kSlack.
-  /// With score rules, such a strip computes all scores of the next block before any exponential.
-  /// A maximum may rise again. Exponentials relative to the old maxima would then be wasted.
+  /// For each strip of the tile: whether the last key block raised a running maximum by more than kSlack.
+  /// With score rules, such a strip computes all scores of the next block before any exponential: if a maximum rises
+  /// again, exponentials relative to the old maxima are wasted.
   mutable std::array<bool, Plan::kOpenTile / kMR> rose_{};
 };
 

@@ -513,7 +513,7 @@ class SmallBackwardWorker {
   const std::int64_t key_cols_, value_cols_;  // D and Dv, rounded up to vectors
   Sequence sequence_;
   std::int64_t hkv_ = 0;
-  std::int64_t first_plane_ = 0;  // index of the plane (dbias of one query head) of the task's first query head
+  std::int64_t first_plane_ = 0;  // index of the first plane of the task; a plane holds the dbias of one query head
   T* dbias_ = nullptr;            // plane with the sums of dbias for the current query head
   Sums dk_, dv_;
   std::array<RowPrefetch, 10> next_head_rows_{};  // objects that prefetch the next head's rows

@@ -41,8 +41,8 @@ inline constexpr std::int64_t kRowStride = kSmallHeadDim + 16;
 inline constexpr std::int64_t kRowUnit = kMR / 3;
 
 /// Cuts rows [begin, end) into register tiles, and calls f.operator()<kRows>(r, rows) for each tile.
-/// A tile has room for kRows rows, and holds rows r … r + rows.
-/// Most tiles have kMR rows. The last tiles have 1 to kMostUnits units (kRowUnit), so that few rows are unused.
+/// A tile has room for kRows rows, and holds the `rows` rows from row r on. kRows is kMR for most tiles. For the last
+/// tiles, kRows is 1 to kMostUnits times kRowUnit, so that few rows are unused.
 /// kMostUnits is 3 or 4.
 template <std::int64_t kMostUnits, typename F>
 HWY_INLINE void for_row_tiles(std::int64_t begin, std::int64_t end, const F& f) {
