@@ -31,9 +31,10 @@ Inputs take_inputs(const Keywords& keywords, std::size_t required = kRequiredInp
 AttentionOptions take_options(const Keywords& keywords);
 
 /// Returns the signatures and help texts of the inputs and of `layout`. The first `required` inputs have no default.
-/// layout_text() returns only those of `layout`, and option_texts() returns those of the options.
 std::vector<ArgumentText> input_texts(std::size_t required = kRequiredInputs);
+/// Returns the signature and help text of `layout`.
 ArgumentText layout_text();
+/// Returns the signatures and help texts of the options.
 std::vector<ArgumentText> option_texts();
 
 /// Returns the tables of attention as a dict for headgate.torch: the entries of torch_rows(), and "gate_functions".

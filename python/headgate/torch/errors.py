@@ -78,8 +78,11 @@ def _with_suggestion(text: str, function: Callable[..., Any], given: Mapping[str
 
 
 def is_of_caller(error: BaseException) -> bool:
-    """Returns whether the caller's code raised the error while a call of Headgate ran: a signal handler, or a hook of
-    saved tensors. Such an error says nothing about the call and must not be caught. False under torch.compile."""
+    """Returns whether code of the caller raised the error during a call of Headgate.
+
+    Such code is a signal handler, or a hook of saved tensors. Its error says nothing about the call and must not be
+    caught. Returns False under torch.compile.
+    """
     if torch.compiler.is_compiling():
         return False
     at = error.__traceback__

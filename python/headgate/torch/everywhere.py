@@ -68,7 +68,7 @@ def _replacement(*arguments: Any, **named: Any) -> Tensor:
     """Replaces torch.nn.functional.scaled_dot_product_attention while use_everywhere is on."""
     bias = causal_bias_of(arguments, named)
     if bias is not None:
-        # CausalBias becomes is_causal or a mask only in calls of the function that has this name in torch.
+        # CausalBias converts itself to is_causal or a mask only for torch.nn.functional.scaled_dot_product_attention.
         return bias.__torch_function__(functional.scaled_dot_product_attention, (type(bias),), arguments, named)
     return _switch.call_or_fall_back(scaled_dot_product_attention, _original, arguments, named)
 

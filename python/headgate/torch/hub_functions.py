@@ -86,7 +86,10 @@ def _as_dtype_or_f32(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _without_autocast() -> Any:
-    """Returns a context without torch.autocast. transformers requires results in the input's dtype even under autocast."""
+    """Returns a context without torch.autocast.
+
+    transformers requires results in the input's dtype even under autocast.
+    """
     return torch.autocast("cpu", enabled=False) if torch.is_autocast_enabled("cpu") else contextlib.nullcontext()
 
 
@@ -114,7 +117,7 @@ class RulePass(NamedTuple):
     options: dict[str, Any]  # keyword arguments of linear_attention, such as scale and state
 
     def first_tokens(self, T: int) -> "RulePass":
-        """Returns a RulePass with only the first T tokens, which recomputes the state after them."""
+        """Returns a RulePass that has only the first T tokens. Its final state is the state after these tokens."""
         return RulePass([x[:, :T] for x in self.inputs], self.options)
 
     @torch.no_grad()

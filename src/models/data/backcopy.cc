@@ -51,7 +51,7 @@ std::int32_t BigramTable::first(RandomStream& random) const { return draw_byte(&
 
 std::int32_t BigramTable::after(std::int32_t byte, RandomStream& random) const {
   const std::int64_t* row = &cumulative_[byte * kBytes];
-  // No byte follows a byte that occurs only at the end of the text. In this case, draws from the first bytes.
+  // No byte follows a byte that occurs only at the end of the text. Draws its follower as first() does.
   return row[kBytes - 1] > 0 ? draw_byte(row, random) : first(random);
 }
 

@@ -36,7 +36,7 @@ class BigramTable {
 
  private:
   /// (257,256): cumulative counts. Element (b,c) is how often one of the bytes 0 … c follows byte b. Element (256,c) is
-  /// how often one of these bytes occurs in the text, without kTriggers.
+  /// how often one of these bytes occurs in the text. Row 256 does not count the bytes in kTriggers.
   std::vector<std::int64_t> cumulative_;
 };
 

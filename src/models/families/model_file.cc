@@ -323,7 +323,7 @@ std::vector<WrittenTensor> gather(const FileConfig& file, const float* parameter
   std::vector<WrittenTensor> out;
   std::map<std::string, std::size_t> by_name;
   for (const Parameter& parameter : table.entries()) {
-    // The location has exactly one piece, because families that can be written store no parameter in several tensors.
+    // The location has exactly one piece. The library cannot write families that store a parameter in several tensors.
     const TensorPiece at = stored_in_directory(parameter, file, {}).pieces.front();
     const auto [place, first] = by_name.emplace(at.tensor, out.size());
     if (first) out.push_back({at.tensor, at.shape, nullptr, {}, {}});

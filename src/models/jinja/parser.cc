@@ -129,7 +129,7 @@ class Parser {
         }
         if (word.kind == TokenKind::name &&
             (word.text.starts_with("end") || word.text == "else" || word.text == "elif")) {
-          if (ends.size() == 0) return out;  // whole(), the caller, reports this tag as an error
+          if (ends.size() == 0) return out;  // the caller, the function whole(), reports an error for this tag
           raise_error("'{}' does not end '{}'", io::printable(word.text), *(ends.end() - 1));
         }
         next();

@@ -78,7 +78,7 @@ class StoredSums {
     }
   }
 
-  /// Adds the products of all columns, for a format that stores single numbers.
+  /// Adds the products of all columns, for a format that stores each number by itself and not in blocks.
   template <class Format>
   HWY_INLINE void add_numbers() {
     constexpr auto kBytes = static_cast<std::int64_t>(sizeof(typename Format::Number));

@@ -30,7 +30,7 @@ enum class SplitBehavior {
 struct SplitStep {
   std::optional<Pattern> pattern;  ///< pattern whose matches split the text; if absent, the step does not split
   SplitBehavior behavior = SplitBehavior::isolated;
-  bool invert = false;       ///< whether to swap the roles of the matches and of the text between matches
+  bool invert = false;       ///< whether the step treats matches as other text, and other text as matches
   std::string prefix{};      ///< text put before each piece that does not begin with it; may be empty
   bool prefix_once = false;  ///< whether the prefix is put only before the first piece of the text
 };

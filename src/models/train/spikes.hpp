@@ -12,7 +12,7 @@ namespace headgate::train {
 class SpikeCounter {
  public:
   static constexpr std::size_t kWindow = 100;
-  static constexpr std::size_t kFewest = 20;  ///< a step with fewer previous losses is never high
+  static constexpr std::size_t kFewest = 20;  ///< smallest number of previous losses; a step with fewer is not high
   static constexpr double kDeviations = 6.0;
   static constexpr double kLeast = 0.1;
 

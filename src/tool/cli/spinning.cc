@@ -18,7 +18,7 @@ void spin_less(char** argv) {
   program.resize(static_cast<std::size_t>(length));
   if (::setenv("GOMP_SPINCOUNT", "10000", /*overwrite=*/0) != 0) return;
   ::execv(program.c_str(), argv);
-  // Reached only if execv() failed. libgomp read the variable before main(), so this process ignores both changes.
+  // Reached only if execv() failed. This process has not used the variable: libgomp reads it before main().
   ::unsetenv("GOMP_SPINCOUNT");
 }
 

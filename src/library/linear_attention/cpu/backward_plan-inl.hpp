@@ -53,7 +53,7 @@ struct StateGroupBuffers {
   View<T, 3> dy;           ///< (G·R,T,Dv)
   View<T, 3> differences;  ///< (G,T,Dv): v_t − e^{g_t} S_{t−1}ᵀ k_t with a delta rule, otherwise v_t
   View<T, 3> du;           ///< (G,T,Dv)
-  View<T, 3> updates;      ///< (G,T,Dv): u_t, which is `differences`, times β_t with a delta rule
+  View<T, 3> updates;      ///< (G,T,Dv): u_t: with a delta rule β_t times `differences`, otherwise v_t
   View<T, 3> dvalues;      ///< (G,T,Dv): β_t du_t with a delta rule, otherwise du_t
   View<T, 3> dq;           ///< (Gq,T,D): gradient of `queries`
   View<T, 3> dk;           ///< (Gk,T,D): gradient of `keys`

@@ -169,7 +169,7 @@ void linear_weights_typed(const LinearWeightsProblem& p) {
 
 // --- statistics that depend on all weights ---
 
-/// WalkSum numbers the sums over the weights of one query. TileSum numbers the sums over the queries of a tile.
+/// Indices of sums: WalkSum of those over the weights of one query, TileSum of those over the queries of a tile.
 enum WalkSum : std::int64_t { kAbsolute, kMoment, kFirstToken, kWalkSums };
 enum TileSum : std::int64_t { kTileShare, kTileReach, kTileAbsolute, kTileSums };
 

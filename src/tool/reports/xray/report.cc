@@ -183,7 +183,7 @@ void collect(ModelXray& out, const train::LoadedModel& model, const Sequence& se
   out.map_cells = std::min(T, choices.map_cells);
 }
 
-/// Returns how many tokens of the sequence the override passes use.
+/// Returns the number of tokens of a pass with overrides.
 std::int64_t override_tokens(const train::EvaluationInput& input, const Choices& choices) {
   return std::min(input.source->seq_len(), choices.override_tokens);
 }

@@ -75,9 +75,9 @@ class SplitRows {
 
   /// Selects the rows of a sequence and head. Each row will be multiplied by `rows_against` query rows.
   /// Rows are read in one of two ways:
-  ///   In place: each query tile converts them to T.
-  ///   From a buffer: rows are converted once. This is slower, and used only if the layout forbids reading in place.
-  /// With `dots`, rows are always read in place, because bf16 dot products need no conversion.
+  ///   - In place: each query tile converts them to T. With `dots`, it multiplies bf16 rows without conversion.
+  ///   - From a buffer, to which they are converted once. This is slower. It is used only if the layout does not permit
+  ///     reading in place.
   void select(const KeyRows& rows, std::int64_t rows_against, bool dots = false) {
     rows_ = rows;
     rows_against_ = rows_against;
