@@ -125,6 +125,12 @@ class BiasGradient {
     for (std::int64_t j = 0; j < n; ++j) sum[j] += ds[j];
   }
 
+  /// Returns the elements of dbias (T,S) to which add() adds the terms of head h of a sequence. They are absent without
+  /// dbias, and if the queries share a row.
+  HeadRows<const void> rows_of_terms(const Sequence& s, std::int64_t h) const {
+    return adds_by_tile() ? rows_of_head(s, h) : HeadRows<void>(TensorView{}, 0, 0);
+  }
+
   /// Memory to which a kernel may write ds of consecutive queries itself, instead of calling add().
   /// Keys are adjacent in memory. Either `sums` or `terms` is set. If both are null, the kernel must call add().
   struct Destination {
@@ -211,12 +217,26 @@ class BiasGradient {
                const T* from) const {
     const HeadRows<void> to = rows_of_head(s, h);
     const std::int64_t row = plan_.over_queries() ? 0 : i;
-    const auto add = [](auto sum, auto ds) HWY_ATTR { return hn::Add(sum, ds); };
-    if (to.dtype == dtype_of<T>() && to.stride == 1) return update_row(to.template at<T>(row, first, n), n, add, from);
-    T* HWY_RESTRICT sum = own_.row.data;
-    load_row(sum, to, row, first, n);
-    update_row(sum, n, add, from);
-    store_row(to, sum, row, first, n);
+    if (plan_.has_one_term()) {
+      // Does not read the element, which is 0: reading may wait for memory. Adds 0, which turns -0 into 0 as a sum
+      // does.
+      return write(to, row, first, n, from, [](auto, auto ds) HWY_ATTR { return hn::Add(ds, hn::Zero(Tag<T>())); });
+    }
+    if (!is_own(to)) load_row(own_.row.data, to, row, first, n);
+    write(to, row, first, n, from, [](auto sum, auto ds) HWY_ATTR { return hn::Add(sum, ds); });
+  }
+
+  /// Returns whether the kernel can sum up in dbias itself, without a row of scratch.
+  static bool is_own(const HeadRows<void>& to) { return to.dtype == dtype_of<T>() && to.stride == 1; }
+
+  /// Sets elements of a row of dbias to op(sum, ds). `sum` is the element itself if is_own(to), otherwise that of the
+  /// row of scratch.
+  template <class Op>
+  void write(const HeadRows<void>& to, std::int64_t row, std::int64_t first, std::int64_t n, const T* from,
+             const Op& op) const {
+    if (is_own(to)) return update_row(to.template at<T>(row, first, n), n, op, from);
+    update_row(own_.row.data, n, op, from);
+    store_row(to, own_.row.data, row, first, n);
   }
 
   const BackwardProblem& p_;

@@ -86,7 +86,9 @@ class BackwardWorker {
   void prefetch_next_head(const HeadTask& next);
   KeyRange columns_of(const Tile& t, std::int64_t r) const;
   bool score_tile(const Tile& t) const;
-  void multiply_columns(const View<T, 2>& to, const T* left, const View<T, 3>& right, const Strip& s) const;
+  void multiply_columns(const View<T, 2>& to, const T* left, const View<T, 3>& right, const Strip& s,
+                        const HeadRows<const void>& map) const;
+  HeadRows<const void> part_of(const HeadRows<const void>& map, const Tile& t, const Strip& s) const;
   void probabilities(const Tile& t, const Strip& s) const;
   void score_gradients(const Tile& t, const Strip& s) const;
   void score_gradient_row(const Tile& t, const Strip& s, std::int64_t m, T delta) const;
@@ -290,12 +292,23 @@ bool BackwardWorker<T>::score_tile(const Tile& t) const {
   return any;
 }
 
-/// Computes columns [s.c0, s.c1) of leftᵀ · right, and stores them in the strip's rows of `to`.
-/// Shapes: left (depth, kMR), right (panels, depth, kNR).
+/// Returns the elements of a tensor (B,Hq,T,S) that belong to the strip's queries and to the keys that it visits. `map`
+/// has the rows of the sequence and head, and may be absent.
 template <typename T>
-void BackwardWorker<T>::multiply_columns(const View<T, 2>& to, const T* left, const View<T, 3>& right,
-                                         const Strip& s) const {
+HeadRows<const void> BackwardWorker<T>::part_of(const HeadRows<const void>& map, const Tile& t, const Strip& s) const {
+  if (!map.present()) return map;
+  return map.range(t.i0 + s.r, s.rows).columns(t.j0 + s.c0, std::min(s.c1, t.keys) - s.c0);
+}
+
+/// Computes columns [s.c0, s.c1) of leftᵀ · right, and stores them in the strip's rows of `to`.
+/// Shapes: left (depth, kMR), right (panels, depth, kNR). Prefetches `map`, elements that the caller accesses next: its
+/// rows lie far apart, so that the hardware does not prefetch them.
+template <typename T>
+void BackwardWorker<T>::multiply_columns(const View<T, 2>& to, const T* left, const View<T, 3>& right, const Strip& s,
+                                         const HeadRows<const void>& map) const {
+  RowPrefetch elements = prefetch_rows(map, (s.c1 - s.c0) / kNR<T>);
   for (std::int64_t c = s.c0; c < s.c1; c += kNR<T>) {
+    elements.step();
     if (plan_.prefetches_heads) {
       for (RowPrefetch& rows : prefetches_) rows.step();
     }
@@ -307,7 +320,8 @@ void BackwardWorker<T>::multiply_columns(const View<T, 2>& to, const T* left, co
 /// Applies the score rules, and computes P = exp2(s − lse) in the strip's rows. Hidden keys get zeros.
 template <typename T>
 void BackwardWorker<T>::probabilities(const Tile& t, const Strip& s) const {
-  multiply_columns(scratch_.probabilities, t.q_strips.at(s.r / kMR), t.keys_t, s);
+  multiply_columns(scratch_.probabilities, t.q_strips.at(s.r / kMR), t.keys_t, s,
+                   part_of(map_rows(p_.inputs.bias, sequence_, t.h), t, s));
   const T* row_lse = shared_.lse.at(packed_tile(t.g, t.tile), s.r);
   const T* row_lse_error = shared_.lse_error.at(packed_tile(t.g, t.tile), s.r);
   const Tag<T> d;
@@ -334,7 +348,8 @@ void BackwardWorker<T>::probabilities(const Tile& t, const Strip& s) const {
 /// After that, multiplies ds by the softcap's derivative.
 template <typename T>
 void BackwardWorker<T>::score_gradients(const Tile& t, const Strip& s) const {
-  multiply_columns(scratch_.ds, t.d_o_strips.at(s.r / kMR), t.values_t, s);
+  multiply_columns(scratch_.ds, t.d_o_strips.at(s.r / kMR), t.values_t, s,
+                   part_of(dbias_.rows_of_terms(sequence_, t.h), t, s));
   const T* row_delta = shared_.delta.at(packed_tile(t.g, t.tile), s.r);
   for (std::int64_t m = 0; m < kMR; ++m) score_gradient_row(t, s, m, row_delta[m]);
   if (p_.gradients.dbias.present()) {
