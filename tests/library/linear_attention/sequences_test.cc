@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "headgate/linear_attention_statistics.hpp"
+#include "headgate/runtime.hpp"
 #include "library/linear_attention/linear_property.hpp"
 #include "support/owned_tensor.hpp"
 
@@ -289,6 +290,8 @@ TEST(LinearSequences, SplitSequence_AtMultiplesOf64_IsBitwiseIdenticalToOneCall)
             for (const std::vector<std::int64_t>& cuts : {std::vector<std::int64_t>{64}, {64, 128, 192}, {128}}) {
               const auto split = bytes_of(SplitCalls(cuts).kernels());
               if (split.first != whole.first) return "outputs differ: " + describe(problem.spec());
+              // With bf16 products, only the forward pass of split calls is bitwise identical.
+              if (problem.spec().precision == Precision::native16 && !native16_products().empty()) continue;
               if (split.second != whole.second) return "gradients differ: " + describe(problem.spec());
             }
             return std::nullopt;

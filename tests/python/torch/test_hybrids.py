@@ -11,7 +11,7 @@ import headgate.torch.transformers
 import models
 from tool_runs import log_probs, of_the_tool, run_tool, train
 
-TOLERANCE = 1e-4
+TOLERANCE = 2e-4  # log-probabilities of either side differ from those in f64 by up to 0.7e-4
 TOKENS = torch.arange(32).remainder(11).view(1, -1) + 97
 PADS = 3
 LARGE = ("--init-std", 0.2, "--lr", 1e-2)  # weights that reveal errors
