@@ -57,7 +57,7 @@ struct LinearAttentionOptions {
   /// and add in f32, with the instructions that native16_products() names. The pass takes chunks of 32 tokens. It
   /// rounds these factors and their gradients to bf16 (docs/reference/numerics.md has the error bounds):
   ///
-  ///   - q and k, after the norm
+  ///   - q and k, after the norm; in the forward pass q times scale
   ///   - q·k times the decay between the two tokens
   ///   - the state as a factor; the state itself is kept in f32
   ///   - the values that tokens write to the state, and these values times their decay

@@ -8,9 +8,7 @@
 #endif
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
-#include <limits>
 
 #include "library/core/bf16_products-inl.hpp"
 #include "library/core/view.hpp"
@@ -115,71 +113,14 @@ struct ChunkDecays {
   View<float, 2> pair_decays;    ///< F: element (i,j) is the decay between tokens j and i
 };
 
-/// 32 f32 numbers: the first 16, and the last 16.
-struct FloatPair {
-  __m512 low, high;
-};
-
-/// Loads n adjacent bf16 numbers, and pads them with zeros to 32. Loads 32 numbers if n is larger.
-HWY_INLINE __m512i load_up_to_32(const BFloat16* from, std::int64_t n) {
-  const auto mask = (std::uint64_t{1} << std::clamp<std::int64_t>(n, 0, kSquare)) - 1U;
-  return _mm512_maskz_loadu_epi16(static_cast<__mmask32>(mask), from);
-}
-
-/// Converts 32 bf16 numbers to f32.
-HWY_INLINE FloatPair to_floats(__m512i x) {
-  const __m512i low = _mm512_cvtepu16_epi32(_mm512_castsi512_si256(x));
-  const __m512i high = _mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64(x, 1));
-  return {_mm512_castsi512_ps(_mm512_slli_epi32(low, 16)), _mm512_castsi512_ps(_mm512_slli_epi32(high, 16))};
-}
-
-/// Copies a row of n adjacent bf16 numbers, and pads it with zeros to `padded` numbers. Returns the sum of the squares
-/// of the row. Computes the sum in f64, where it cannot overflow.
-inline double copy_row(BFloat16* to, const BFloat16* from, std::int64_t n, std::int64_t padded) {
-  __m512d sums[4] = {_mm512_setzero_pd(), _mm512_setzero_pd(), _mm512_setzero_pd(), _mm512_setzero_pd()};
-  const auto add = [](__m512d& sum, __m256 x) HWY_ATTR {
-    const __m512d wide = _mm512_cvtps_pd(x);
-    sum = _mm512_fmadd_pd(wide, wide, sum);
-  };
-  for (std::int64_t c = 0; c < padded; c += kSquare) {
-    const __m512i packed = load_up_to_32(from + c, n - c);
-    _mm512_storeu_si512(to + c, packed);
-    const FloatPair x = to_floats(packed);
-    add(sums[0], _mm512_castps512_ps256(x.low));
-    add(sums[1], _mm512_extractf32x8_ps(x.low, 1));
-    add(sums[2], _mm512_castps512_ps256(x.high));
-    add(sums[3], _mm512_extractf32x8_ps(x.high, 1));
-  }
-  return _mm512_reduce_add_pd(_mm512_add_pd(_mm512_add_pd(sums[0], sums[1]), _mm512_add_pd(sums[2], sums[3])));
-}
-
 /// Packs the chunk's rows of q or k as rows of bf16. Normalises them if the problem normalises, and multiplies them by
 /// `factor`. `row` is scratch for one row. Fills rows after the last token with zeros.
-HEADGATE_DOTS_ATTR inline HWY_NOINLINE void pack_token_rows(const View<BFloat16, 2>& to,
-                                                            const HeadRows<const void>& from, const Chunk& chunk,
-                                                            const LinearProblem& p, const View<float, 1>& row,
-                                                            float factor = 1.0F) {
+inline void pack_token_rows(const View<BFloat16, 2>& to, const HeadRows<const void>& from, const Chunk& chunk,
+                            const LinearProblem& p, const View<float, 1>& row, float factor = 1.0F) {
   const std::int64_t padded = to.shape[1];
-  HWY_ALIGN double inverse[kSquare] = {};  // for each row: first the sum of squares, and then the inverse norm
-  for (std::int64_t n = 0; from.stride == 1 && n < chunk.count; ++n) {
-    prefetch_ahead(from, chunk, n);
-    inverse[n] = copy_row(to.at(n), from.at<BFloat16>(chunk.token(n), 0, from.cols), from.cols, padded);
-  }
-  for (std::int64_t n = 0; n < kSquare; ++n) {
-    const double square = inverse[n] + p.eps;
-    inverse[n] = !p.normalises ? 1.0 : square == 0.0 ? 0.0 : 1.0 / std::sqrt(square);
-  }
   for (std::int64_t n = 0; n < chunk.count; ++n) {
-    if (from.stride != 1 || inverse[n] > static_cast<double>(std::numeric_limits<float>::max())) {
-      load_normalised(row.data, from, chunk, n, padded, p, factor);
-      round_row(to.at(n), row.data, padded);
-      continue;
-    }
-    const __m512 by = _mm512_set1_ps(static_cast<float>(inverse[n]) * factor);
-    for (std::int64_t c = 0; c < padded; c += kSquare) {
-      const FloatPair x = to_floats(_mm512_loadu_si512(to.at(n, c)));
-      _mm512_storeu_si512(to.at(n, c), halves_of(_mm512_mul_ps(x.low, by), _mm512_mul_ps(x.high, by)));
-    }
+    load_normalised(row.data, from, chunk, n, padded, p, factor);
+    round_row(to.at(n), row.data, padded);
   }
   std::fill(to.data + chunk.count * padded, to.data + kSquare * padded, BFloat16{});
 }
@@ -243,19 +184,11 @@ inline void load_padded(const View<float, 2>& to, const HeadRows<const void>& ro
   const std::int64_t padded = whole_squares(count);
   for (std::int64_t n = 0; n < kSquare; ++n) {
     float* const row = to.at(n);
-    const std::int64_t loaded = n < chunk.count ? count : 0;
-    if (loaded > 0) prefetch_ahead(rows, chunk, n);
-    if (loaded > 0 && rows.stride == 1) {
-      const auto* const dense = rows.at<BFloat16>(chunk.token(n), first, count);
-      for (std::int64_t c = 0; c < padded; c += kSquare) {
-        const FloatPair x = to_floats(load_up_to_32(dense + c, count - c));
-        _mm512_storeu_ps(row + c, x.low);
-        _mm512_storeu_ps(row + c + kTileCols, x.high);
-      }
-      continue;
+    if (n < chunk.count) {
+      prefetch_ahead(rows, chunk, n);
+      load_row(row, rows, chunk.token(n), first, count);
     }
-    if (loaded > 0) load_row(row, rows, chunk.token(n), first, count);
-    std::fill(row + loaded, row + padded, 0.0F);
+    std::fill(row + (n < chunk.count ? count : 0), row + padded, 0.0F);
   }
 }
 

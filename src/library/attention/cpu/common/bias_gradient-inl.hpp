@@ -125,8 +125,8 @@ class BiasGradient {
     for (std::int64_t j = 0; j < n; ++j) sum[j] += ds[j];
   }
 
-  /// Returns the elements of dbias (T,S) to which add() adds the terms of head h of a sequence. They are absent without
-  /// dbias, and if the queries share a row.
+  /// Returns the rows of dbias (T,S) for head h of a sequence. They are absent if there is no dbias, or if all queries
+  /// share one row.
   HeadRows<const void> rows_of_terms(const Sequence& s, std::int64_t h) const {
     return adds_by_tile() ? rows_of_head(s, h) : HeadRows<void>(TensorView{}, 0, 0);
   }
@@ -218,8 +218,8 @@ class BiasGradient {
     const HeadRows<void> to = rows_of_head(s, h);
     const std::int64_t row = plan_.over_queries() ? 0 : i;
     if (plan_.has_one_term()) {
-      // Does not read the element, which is 0: reading may wait for memory. Adds 0, which turns -0 into 0 as a sum
-      // does.
+      // Elements of dbias are 0 here. Does not read them, because reads wait for memory. A term of -0 becomes 0, as in
+      // a sum.
       return write(to, row, first, n, from, [](auto, auto ds) HWY_ATTR { return hn::Add(ds, hn::Zero(Tag<T>())); });
     }
     if (!is_own(to)) load_row(own_.row.data, to, row, first, n);
@@ -229,8 +229,8 @@ class BiasGradient {
   /// Returns whether the kernel can sum up in dbias itself, without a row of scratch.
   static bool is_own(const HeadRows<void>& to) { return to.dtype == dtype_of<T>() && to.stride == 1; }
 
-  /// Sets elements of a row of dbias to op(sum, ds). `sum` is the element itself if is_own(to), otherwise that of the
-  /// row of scratch.
+  /// Sets elements of a row of dbias to op(sum, ds). The argument `sum` is the element itself if is_own(to), and
+  /// otherwise the element of the scratch row.
   template <class Op>
   void write(const HeadRows<void>& to, std::int64_t row, std::int64_t first, std::int64_t n, const T* from,
              const Op& op) const {

@@ -301,8 +301,8 @@ HeadRows<const void> BackwardWorker<T>::part_of(const HeadRows<const void>& map,
 }
 
 /// Computes columns [s.c0, s.c1) of leftᵀ · right, and stores them in the strip's rows of `to`.
-/// Shapes: left (depth, kMR), right (panels, depth, kNR). Prefetches `map`, elements that the caller accesses next: its
-/// rows lie far apart, so that the hardware does not prefetch them.
+/// Shapes: left (depth, kMR), right (panels, depth, kNR). Prefetches the rows of `map`, which the caller accesses next.
+/// The hardware does not prefetch them, because they lie far apart.
 template <typename T>
 void BackwardWorker<T>::multiply_columns(const View<T, 2>& to, const T* left, const View<T, 3>& right, const Strip& s,
                                          const HeadRows<const void>& map) const {
