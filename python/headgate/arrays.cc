@@ -69,16 +69,6 @@ std::string refusal_of(nb::handle object) {
   return "cannot be read as an array of the CPU";
 }
 
-/// Returns whether the array is contiguous in row-major order.
-bool is_contiguous(const ArrayMemory& array) {
-  std::int64_t elements = 1;
-  for (std::size_t d = array.rank; d-- > 0;) {
-    if (array.strides[d] != elements) return false;
-    elements *= array.shape[d];
-  }
-  return true;
-}
-
 /// Returns the dtype of an imported array. `as_bfloat16` marks bfloat16 elements that DLPack describes as uint16.
 template <typename Array>
 DType dtype_of_array(const char* function, const char* name, nb::handle object, const Array& array, bool as_bfloat16) {
@@ -262,9 +252,7 @@ nb::object ArrayFactory::empty(std::span<const std::int64_t> sizes, DType dtype)
 }
 
 nb::object ArrayFactory::empty_like(const Input& of) const {
-  // torch.empty_like is faster than torch.empty, but copies the strides of its argument. Only a contiguous argument
-  // gives a contiguous output.
-  if (makes_tensors_ && of.array.owner.is_valid() && is_contiguous(of.array)) {
+  if (makes_tensors_ && of.array.owner.is_valid() && is_tensor(of.array.owner)) {
     static const nb::handle function = nb::object(nb::module_::import_("torch").attr("empty_like")).release();
     const std::array<PyObject*, 1> arguments{of.array.owner.ptr()};
     PyObject* const made = PyObject_Vectorcall(function.ptr(), arguments.data(), 1, nullptr);

@@ -68,7 +68,9 @@ class ArrayFactory {
   explicit ArrayFactory(nb::handle like) : makes_tensors_(is_tensor(like)) {}
   nb::object empty(std::span<const std::int64_t> sizes, DType dtype) const;
 
-  /// Creates an uninitialized array with the shape and dtype of the input `of`.
+  /// Creates an uninitialized array with the shape and dtype of the input `of`. A tensor also keeps the order of the
+  /// dimensions in memory, as results of PyTorch's own functions do. Views of it, such as transpose(), are then as
+  /// contiguous as the caller's views of the input. NumPy arrays are contiguous in row-major order.
   nb::object empty_like(const Input& of) const;
 
  private:

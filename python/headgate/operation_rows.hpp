@@ -147,7 +147,7 @@ HeldResults<kRows> place_results(const Keywords& keywords, Layout layout, const 
 }
 
 /// Creates the array of an output whose view has shape `shape`. If the first input has the same kind, shape and dtype,
-/// uses empty_like(), which is faster.
+/// uses empty_like(), which is faster and keeps the order of the dimensions in memory.
 template <class Row, const auto& kInputs>
 nb::object make_output(const ArrayFactory& factory, const Row& row, const OperationInputs<kInputs>& in,
                        const Shape& shape, DType dtype) {

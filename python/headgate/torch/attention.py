@@ -18,7 +18,15 @@ from . import observers
 from .arguments import DIFFERENTIABLE, OPTIONS, TENSORS, take_old_name, takes
 from .autograd import register_attention
 from .backends import backend_of
-from .calls import KEYWORDS, autocast, check_tensors, checked_options, refuse_transforms, sort_arguments
+from .calls import (
+    KEYWORDS,
+    autocast,
+    check_tensors,
+    checked_options,
+    empty_output,
+    refuse_transforms,
+    sort_arguments,
+)
 from .dropout import draw_seed
 from .eager import EagerOperation, Named, RecordedCall
 from .errors import in_words_of
@@ -119,10 +127,10 @@ def _(
     layout: str = "bhtd",
     **options: Any,
 ) -> Saved:
-    y = q.new_empty([*q.shape[:-1], v.shape[-1]])
+    y = empty_output(q, [*q.shape[:-1], v.shape[-1]])
     lse = q.new_empty(_rows_shape(q, layout), dtype=torch.float64)
     logits = _empty_max_logit(_given((q, k, v, *tensors)), max_logit, layout)
-    return Saved(y, lse, q.new_empty(y.shape if keep_attn else 0), logits)
+    return Saved(y, lse, torch.empty_like(y) if keep_attn else q.new_empty(0), logits)
 
 
 def _given(tensors: tuple[Tensor | None, ...]) -> dict[str, Any]:
@@ -168,7 +176,7 @@ def _(
 ) -> tuple[Tensor, ...]:
     inputs = dict(zip(TENSORS, tensors))
     return tuple(
-        inputs[name].new_empty(inputs[name].shape) if is_wanted else dy.new_empty(0)
+        torch.empty_like(inputs[name]) if is_wanted else dy.new_empty(0)
         for name, is_wanted in zip(DIFFERENTIABLE, wanted)
     )
 

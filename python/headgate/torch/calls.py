@@ -2,7 +2,7 @@
 """Checks and converts the arguments of calls, for all operators of headgate.torch."""
 
 import operator
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from typing import Any
 
 import torch
@@ -53,6 +53,15 @@ def refuse_transforms(what: str, arguments: dict[str, Any], differentiable: Cont
             raise RuntimeError(f"{what}: {name} {FORWARD_MODE}")
         if not compiles and name not in differentiable and _is_differentiated(tensor):
             raise RuntimeError(f"{what}: {name} is differentiated by torch.func, which is not supported: use autograd")
+
+
+def empty_output(first: Tensor, shape: Sequence[int]) -> Tensor:
+    """Returns the result that a fake kernel stands for, of the first input's dtype.
+
+    A result of the first input's shape has the same order of dimensions in memory, as the real kernel's has. Every
+    other result is contiguous.
+    """
+    return torch.empty_like(first) if list(first.shape) == list(shape) else first.new_empty(shape)
 
 
 def check_tensors(

@@ -3,6 +3,7 @@
 
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
+import torch
 from torch import Tensor
 
 from ..operations import GATED_NORM
@@ -18,7 +19,7 @@ NAME = "gated_norm"
 
 
 def _empty_y(named: Named, **_: Any) -> Tensor:
-    return named["x"].new_empty(named["x"].shape)
+    return torch.empty_like(named["x"])
 
 
 _OPERATION = CustomOperation(NAME, GATED_NORM, _empty_y, cast=("x",), cast_unless_f32=("weight", "gate"))

@@ -12,6 +12,7 @@ from ..operations import LINEAR_ATTENTION
 from . import observers
 from .arguments import takes
 from .backends import backend_of
+from .calls import empty_output
 from .operation import SNAPSHOT_LENGTHS, CustomOperation, Named, lengths_for, sequences_of
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def _empty_y(named: Named, layout: str = "bhtd", **_: Any) -> Tensor:
     heads = -3 if layout == "bhtd" else -2
     shape = list(q.shape)
     shape[heads], shape[-1] = max(q.shape[heads], v.shape[heads]), v.shape[-1]
-    return q.new_empty(shape)
+    return empty_output(q, shape)
 
 
 def _empty_state(named: Named, layout: str = "bhtd", **_: Any) -> Tensor:

@@ -122,7 +122,7 @@ class CustomOperation:
     ) -> tuple[Tensor, ...]:
         inputs = dict(zip(self.arguments.tensors, tensors[1:] if self.has_state else tensors))
         return tuple(
-            inputs[name].new_empty(inputs[name].shape) if is_wanted else dy.new_empty(0)
+            torch.empty_like(inputs[name]) if is_wanted else dy.new_empty(0)
             for name, is_wanted in zip(self.arguments.differentiable, wanted)
         )
 

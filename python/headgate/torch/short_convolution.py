@@ -5,6 +5,7 @@ function."""
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
+import torch
 from torch import Tensor
 
 from ..operations import SHORT_CONVOLUTION
@@ -19,7 +20,7 @@ NAME = "short_convolution"
 
 
 def _empty_y(named: Named, **_: Any) -> Tensor:
-    return named["x"].new_empty(named["x"].shape)
+    return torch.empty_like(named["x"])
 
 
 def _empty_state(named: Named, **_: Any) -> Tensor:

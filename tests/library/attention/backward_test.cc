@@ -2,10 +2,17 @@
 // Compares the backward pass, fed by the forward pass, with the oracle, on every vector target, by the tolerance rule
 // of docs/reference/numerics.md.
 
+#include <array>
+#include <cstddef>
+#include <cstdint>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "library/attention/property.hpp"
+#include "library/attention/reordered.hpp"
+#include "library/core/element.hpp"
+#include "verify/fill.hpp"
 
 namespace headgate {
 namespace {
@@ -62,6 +69,43 @@ TEST(Backward, BiasGradient_BroadcastDimensions_SumsOverThem) {
       spec.bias = {true, (bits & 1U) != 0, (bits & 2U) != 0, (bits & 4U) != 0};
       spec.bias_f32 = bits % 2 == 0;
       expect_right(spec, check_backward_case);
+    }
+  }
+}
+
+/// Heads fill whole vectors, blocks of 16 bytes, or neither. dbias is a single term or a sum over sequences.
+TEST(Backward, BiasGradient_AnyOrderOfDimensions_HasTheBitsOfAContiguousOne) {
+  CaseSpec spec = sized(35, 37, 8, 8);
+  spec.B = 2;
+  for (const std::int64_t heads : {16, 4, 9}) {
+    spec.group = heads;
+    for (const bool over_sequences : {false, true}) {
+      spec.bias = {true, !over_sequences, true, true};
+      for (const DType dtype : {DType::f32, DType::f64, DType::bf16, DType::f16}) {
+        spec.dtype = dtype;
+        verify::Case problem(spec);
+        problem.poison_outputs();
+        attention_forward(problem.saving_outputs(), problem.inputs(), problem.options());
+        for (const std::string& target : supported_targets()) {
+          const TargetGuard guard;
+          set_target(target);
+          problem.poison_gradients();
+          AttentionGradients gradients = problem.gradients();
+          const TensorView contiguous = gradients.dbias;
+          attention_backward(gradients, problem.inputs(), problem.saved(), problem.incoming(), problem.options());
+          for (const std::array<std::size_t, 4>& order : kBiasOrders) {
+            std::vector<std::byte> memory;
+            gradients.dbias = reordered(contiguous, order, memory);
+            attention_backward(gradients, problem.inputs(), problem.saved(), problem.incoming(), problem.options());
+            std::int64_t different = 0;
+            verify::for_each_index(contiguous.shape,
+                                   [&](std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j) {
+                                     if (load(gradients.dbias, b, h, i, j) != load(contiguous, b, h, i, j)) ++different;
+                                   });
+            EXPECT_EQ(different, 0) << target << ", " << dtype_name(dtype) << ", " << heads << " heads, " << order[3];
+          }
+        }
+      }
     }
   }
 }

@@ -9,19 +9,20 @@
 
 namespace headgate {
 
-/// Copy of a bias in which the keys of each row are adjacent in memory, as kernels need them.
-/// The original bias may have another layout. For example, a linear layer on pairs of tokens produces (T,S,H).
+/// Memory for a bias, or for its gradient, in which the keys of each row are adjacent, as kernels need them.
+/// The caller's tensor may have another layout. For example, a linear layer on pairs of tokens produces (T,S,H).
 /// Viewed as (H,T,S), that tensor has adjacent heads instead of adjacent keys.
 struct DenseBias {
-  DenseBias(Workspace& ws, const Problem& problem);
+  /// Takes memory for a tensor of the shape and dtype of `given`.
+  DenseBias(Workspace& ws, const ConstTensorView& given);
 
-  /// Returns true if the copy costs less than reading the original bias with its strides.
-  static bool pays(const Problem& problem);
+  /// Returns true if a copy costs less than using `given`, the problem's bias or dbias, with its strides.
+  static bool pays(const Problem& problem, const ConstTensorView& given);
 
-  /// Copies the bias of `problem` to `copy`.
-  void fill(const Problem& problem) const;
-
-  TensorView copy;  ///< the copy, (B,Hq,T,S); dimensions with stride 0 in the bias have stride 0 here
+  TensorView copy;  ///< the memory, (B,Hq,T,S); dimensions with stride 0 in the given tensor have stride 0 here
 };
+
+/// Copies a bias or dbias, `from`, to a tensor of the same shape and dtype. Keys are adjacent in at least one of them.
+void copy_bias(const Problem& problem, const TensorView& to, const ConstTensorView& from);
 
 }  // namespace headgate

@@ -14,6 +14,7 @@
 #include <new>
 #include <optional>
 #include <string>
+#include <type_traits>
 
 #include "library/attention/backend.hpp"
 #include "library/attention/call_report.hpp"
@@ -342,20 +343,29 @@ void write_dsinks_of_queries(const TensorView& dsinks, const View<double, 3>& te
 
 constexpr std::size_t kNoRow = static_cast<std::size_t>(-1);
 
-/// Holds a problem whose mask and bias are replaced by equivalent inputs that kernels read faster, where possible.
+/// Holds a problem whose mask, bias and dbias are replaced by equivalent tensors that kernels read or write faster,
+/// where possible. After the computation, write_dbias() must be called.
 template <class Problem>
-class FasterInputs {
+class FasterTensors {
  public:
-  explicit FasterInputs(const Problem& given) : problem_(&given) {
+  explicit FasterTensors(const Problem& given) : given_(given), problem_(&given) {
     replace_mask();
     replace_bias();
+    if constexpr (kIsBackward) replace_dbias();
   }
-  FasterInputs(const FasterInputs&) = delete;
-  FasterInputs& operator=(const FasterInputs&) = delete;
+  FasterTensors(const FasterTensors&) = delete;
+  FasterTensors& operator=(const FasterTensors&) = delete;
 
   const Problem& problem() const { return *problem_; }
 
+  /// Copies dbias to the caller's tensor if it was replaced.
+  void write_dbias() const {
+    if (dbias_.has_value()) copy(given_.gradients.dbias, (*dbias_)->copy);
+  }
+
  private:
+  static constexpr bool kIsBackward = std::is_same_v<Problem, BackwardProblem>;
+
   /// Replaces the mask by key lengths if it only hides the last keys of each sequence.
   void replace_mask() {
     if (!PrefixMask::may_suit(*problem_)) return;
@@ -370,15 +380,29 @@ class FasterInputs {
 
   /// Replaces the bias by a dense copy if its keys are not adjacent in memory.
   void replace_bias() {
-    if (!DenseBias::pays(*problem_)) return;
-    const Placed<DenseBias>& dense = dense_.emplace(*problem_);
+    const ConstTensorView& bias = given_.inputs.bias;
+    if (!DenseBias::pays(given_, bias)) return;
+    const Placed<DenseBias>& dense = bias_.emplace(bias);
     report(dense.bytes());
-    run_on_live_threads(problem_->context.threads, [&] { dense->fill(*problem_); });
+    copy(dense->copy, bias);
     changed().inputs.bias = dense->copy;
   }
 
+  /// Replaces dbias by dense memory if its keys are not adjacent in memory.
+  void replace_dbias() {
+    const TensorView& dbias = given_.gradients.dbias;
+    if (!DenseBias::pays(given_, dbias)) return;
+    const Placed<DenseBias>& dense = dbias_.emplace(dbias);
+    report(dense.bytes());
+    changed().gradients.dbias = dense->copy;
+  }
+
+  void copy(const TensorView& to, const ConstTensorView& from) const {
+    run_on_live_threads(given_.context.threads, [&] { copy_bias(given_, to, from); });
+  }
+
   void report(std::size_t bytes) const {
-    if (problem_->report != nullptr) problem_->report->memory_bytes += bytes;
+    if (given_.report != nullptr) given_.report->memory_bytes += bytes;
   }
   /// Returns a modifiable copy of the given problem. The first call makes the copy, which problem() then returns.
   Problem& changed() {
@@ -386,23 +410,21 @@ class FasterInputs {
     return *copy_;
   }
 
+  const Problem& given_;
   const Problem* problem_;
   std::optional<Problem> copy_;
   std::optional<Placed<PrefixMask>> prefix_;
-  std::optional<Placed<DenseBias>> dense_;
+  std::optional<Placed<DenseBias>> bias_, dbias_;
 };
 
 void forward(const ForwardProblem& given) {
-  const FasterInputs inputs(given);
-  const ForwardProblem& problem = inputs.problem();
+  const FasterTensors tensors(given);
+  const ForwardProblem& problem = tensors.problem();
   report_routes(kForwardRoutes, problem);
   run_rows(kForwardRoutes, kNoRow, problem);
 }
 
-void backward(const BackwardProblem& given) {
-  const FasterInputs inputs(given);
-  const BackwardProblem& problem = inputs.problem();
-  report_routes(kBackwardRoutes, problem);
+void compute_gradients(const BackwardProblem& problem) {
   // If there are no sequences, tiles_backward must still set dbias to 0.
   const bool zeroes = problem.gradients.dbias.present() && problem.sequences() == 0;
   const std::size_t always = zeroes ? std::size(kBackwardRoutes) - 1 : kNoRow;
@@ -423,6 +445,13 @@ void backward(const BackwardProblem& given) {
   const Placed<SinkParts> sinks(tiles, problem.Hq);
   run(problem, sinks->parts);
   write_dsinks(dsinks, sinks->parts);
+}
+
+void backward(const BackwardProblem& given) {
+  const FasterTensors tensors(given);
+  report_routes(kBackwardRoutes, tensors.problem());
+  compute_gradients(tensors.problem());
+  tensors.write_dbias();
 }
 
 void statistics(const StatisticsProblem& problem) {
