@@ -14,11 +14,18 @@
 /** Initialises a struct that begins with struct_size: sets struct_size and zeros the rest. The structs' _INIT macros
  * expand to HEADGATE_INIT. */
 #ifdef __cplusplus
+extern "C++" { /* templates may not stand in the block extern "C" from which a program may include this header */
+#ifdef __GNUC__
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wmissing-field-initializers"
+#endif
 template <class Struct>
-constexpr Struct headgate_sized() {
-  Struct zeros{};
-  zeros.struct_size = sizeof(Struct);
-  return zeros;
+constexpr Struct headgate_sized() { /* in C++11, a constexpr function is one statement */
+  return {sizeof(Struct)};
+}
+#ifdef __GNUC__
+#pragma GCC diagnostic pop
+#endif
 }
 #define HEADGATE_INIT(Struct) \
   { headgate_sized<Struct>() }

@@ -128,7 +128,8 @@ void quantize(const TensorView& to, const TensorView& scale, const ConstTensorVi
   call.shape({"to", to}, "from", from.shape);
   call.shape({"scale", scale}, "that of its rows", {from.shape[0], from.shape[1], from.shape[2], 1});
   call.no_overlap();
-  quantize_unchecked(to, scale, from);
+  // Rows without features have a scale of 0. Without any row there is nothing to write, however many heads there are.
+  if (scale.numel() > 0) quantize_unchecked(to, scale, from);
 }
 
 }  // namespace headgate

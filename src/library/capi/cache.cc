@@ -9,9 +9,11 @@
 #include <utility>
 
 #include "headgate/headgate.h"
+#include "library/capi/operation.hpp"
 #include "library/capi/sized.hpp"
 #include "library/capi/status.hpp"
 #include "library/capi/tensors.hpp"
+#include "library/core/attention_tensors.hpp"
 #include "library/core/check.hpp"
 
 struct headgate_cache {
@@ -101,12 +103,8 @@ struct BatchMemory {
 /// owns their memory.
 void make_batch(CacheBatch& owner, const KvCache& cache, headgate_attention_inputs* inputs, const BatchMemory& memory,
                 std::span<const std::int64_t> sequences, std::int64_t T) {
-  read_sized(static_cast<const headgate_attention_inputs*>(inputs), "inputs",
-             {offsetof(headgate_attention_inputs, k_first)});
-  const bool has_first_rows = inputs->struct_size >= sizeof(headgate_attention_inputs);
+  auto c = read_sized(static_cast<const headgate_attention_inputs*>(inputs), "inputs", older_sizes<kAttentionInputs>());
   CacheBatch batch = cache.batch(sequences, T);
-  require(has_first_rows || batch.first == 0,
-          "inputs.struct_size is {}: this older struct has no k_first, which the cache sets", inputs->struct_size);
   const std::size_t entries = batch.block_table.size();
   require(entries <= memory.capacity, "capacity is {} but the block table has {} entries", memory.capacity, entries);
   require(memory.block_table != nullptr || entries == 0, "block_table is null but receives {} entries", entries);
@@ -114,26 +112,25 @@ void make_batch(CacheBatch& owner, const KvCache& cache, headgate_attention_inpu
        {std::pair{memory.key_lengths, "key_lengths"}, std::pair{memory.query_offsets, "query_offsets"}}) {
     require(to != nullptr || sequences.empty(), "{} is null but receives {} numbers", name, sequences.size());
   }
-  std::copy(batch.block_table.begin(), batch.block_table.end(), memory.block_table);
-  std::copy(batch.key_lengths.begin(), batch.key_lengths.end(), memory.key_lengths);
-  std::copy(batch.query_offsets.begin(), batch.query_offsets.end(), memory.query_offsets);
   AttentionInputs views;
   batch.set(views);
-  inputs->k = to_c(views.k);
-  inputs->v = to_c(views.v);
-  inputs->k_scale = to_c(views.k_scale);
-  inputs->v_scale = to_c(views.v_scale);
-  if (has_first_rows) {
-    inputs->k_first = to_c(views.k_first);
-    inputs->v_first = to_c(views.v_first);
-  }
+  c.k = to_c(views.k);
+  c.v = to_c(views.v);
+  c.k_scale = to_c(views.k_scale);
+  c.v_scale = to_c(views.v_scale);
+  c.k_first = to_c(views.k_first);
+  c.v_first = to_c(views.v_first);
   const auto in_memory_of_the_caller = [](ConstTensorView view, const void* data) {
     view.data = data;
     return to_c(view);
   };
-  inputs->block_table = in_memory_of_the_caller(views.block_table, memory.block_table);
-  inputs->key_lengths = in_memory_of_the_caller(views.key_lengths, memory.key_lengths);
-  inputs->query_offsets = in_memory_of_the_caller(views.query_offsets, memory.query_offsets);
+  c.block_table = in_memory_of_the_caller(views.block_table, memory.block_table);
+  c.key_lengths = in_memory_of_the_caller(views.key_lengths, memory.key_lengths);
+  c.query_offsets = in_memory_of_the_caller(views.query_offsets, memory.query_offsets);
+  write_sized(inputs, "inputs", c);
+  std::copy(batch.block_table.begin(), batch.block_table.end(), memory.block_table);
+  std::copy(batch.key_lengths.begin(), batch.key_lengths.end(), memory.key_lengths);
+  std::copy(batch.query_offsets.begin(), batch.query_offsets.end(), memory.query_offsets);
   if (batch.first > 0) owner = std::move(batch);  // moving a vector keeps its buffer, to which *inputs points
 }
 

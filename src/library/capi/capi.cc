@@ -66,16 +66,6 @@ AttentionGradients to_gradients(const headgate_attention_gradients* given) {
   return to_views<kAttentionGradients>(given, "gradients");
 }
 
-/// Copies the first to->struct_size bytes of `from` to `to`. If `from` has a nonzero byte after these, throws Error and
-/// writes nothing.
-void hand_out(headgate_attention_inputs* to, const headgate_attention_inputs& from) {
-  const std::size_t size = std::min(to->struct_size, sizeof from);
-  const auto* bytes = reinterpret_cast<const unsigned char*>(&from);
-  require(std::all_of(bytes + size, bytes + sizeof from, [](unsigned char byte) { return byte == 0; }),
-          "range.struct_size is {} but the range has tensors beyond it", size);
-  std::memcpy(to, &from, size);
-}
-
 /// Implements headgate_narrow_keys. `range` and `given` may be the same struct.
 void narrow(headgate_attention_inputs* range, const headgate_attention_inputs* given, std::int64_t begin,
             std::int64_t end, std::int64_t* query_offsets, std::int64_t* key_lengths) {
@@ -91,7 +81,7 @@ void narrow(headgate_attention_inputs* range, const headgate_attention_inputs* g
   };
   point_to(c.query_offsets, vectors.query_offsets, query_offsets, "query_offsets");
   if (narrowed.key_lengths.present()) point_to(c.key_lengths, vectors.key_lengths, key_lengths, "key_lengths");
-  hand_out(range, c);
+  write_sized(range, "range", c);
   std::copy(vectors.query_offsets.begin(), vectors.query_offsets.end(), query_offsets);
   std::copy(vectors.key_lengths.begin(), vectors.key_lengths.end(), key_lengths);
 }

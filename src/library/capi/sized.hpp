@@ -41,4 +41,15 @@ Struct read_sized(const Struct* given, const char* name, const std::vector<std::
   return known;
 }
 
+/// Copies the first to->struct_size bytes of `from` to the caller's struct `to`, which may come from another version of
+/// the library. If `from` has a nonzero byte after these, throws Error and writes nothing.
+template <typename Struct>
+void write_sized(Struct* to, const char* name, const Struct& from) {
+  const std::size_t size = std::min(to->struct_size, sizeof from);
+  const auto* bytes = reinterpret_cast<const unsigned char*>(&from);
+  require(std::all_of(bytes + size, bytes + sizeof from, [](unsigned char byte) { return byte == 0; }),
+          "{}.struct_size is {} but this call sets members beyond it", name, size);
+  std::memcpy(to, &from, size);
+}
+
 }  // namespace headgate::capi

@@ -603,6 +603,13 @@ TEST(Convert, Conversion_ManyRowsWithoutElements_ReturnsAtOnce) {
   convert(make_view(&x, shape), make_view(static_cast<const float*>(&x), shape));
 }
 
+TEST(Quantize, ManyHeadsWithoutRows_ReturnsAtOnce) {
+  float x = 0.0F;
+  std::int8_t to = 0;
+  const Shape shape{std::int64_t{1} << 40, 1, 0, 4}, scales{std::int64_t{1} << 40, 1, 0, 1};
+  quantize(make_view(&to, shape), make_view(&x, scales), make_view(static_cast<const float*>(&x), shape));
+}
+
 TEST(Views, HeadsView_TokensByHeads_HasTheRightStrides) {
   std::vector<float> memory(2 * 3 * 4 * 5);
   const TensorView view = make_bthd_view(memory.data(), 2, 3, 4, 5);

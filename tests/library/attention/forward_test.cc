@@ -109,7 +109,38 @@ TEST(Forward, FewQueries_LongSequences_MatchTheOracle) {
       spec.causality = Causality::causal;
       spec.window_left = 2500;
       expect_right(spec, check_forward_case);
+      spec.B = 2;
+      spec.key_lengths = DType::i32;
+      expect_right(spec, check_forward_case);
+      spec.query_offsets = DType::i64;
+      expect_right(spec, check_forward_case);
     }
+  }
+}
+
+/// A static cache holds many more keys than a sequence has. With one partial softmax for each hidden split, this call
+/// would need more memory than any machine has.
+TEST(Forward, FewQueries_HugeCacheOfFewKeys_TakesNoMemoryForHiddenKeys) {
+  constexpr std::int64_t kKeys = 10, kHuge = std::int64_t{1} << 40, kFar = std::int64_t{1} << 39;
+  for (const std::int64_t T : {1, 16}) {
+    std::vector<float> q(static_cast<std::size_t>(T)), v(kKeys);
+    for (std::size_t n = 0; n < q.size(); ++n) q[n] = static_cast<float>(n) / 8;
+    for (std::size_t n = 0; n < v.size(); ++n) v[n] = static_cast<float>(n);
+    const auto y_of = [&](std::int64_t S, std::int64_t key_length, std::int64_t offset, std::int64_t window_left) {
+      std::vector<float> y(q.size());
+      const ConstTensorView keys(v.data(), DType::f32, {1, 1, S, 1}, {0, 0, S == kKeys ? 1 : 0, 1});
+      AttentionInputs in{.q = make_view<const float>(q.data(), Shape{1, 1, T, 1}), .k = keys, .v = keys};
+      in.key_lengths = make_vector_view(&key_length, 1);
+      in.query_offsets = make_vector_view(&offset, 1);
+      AttentionOptions options;
+      options.window_left = window_left;
+      attention_forward({.y = make_view(y.data(), Shape{1, 1, T, 1})}, in, options);
+      return y;
+    };
+    const std::vector<float> first(q.size(), v[0]);  // all keys of a huge cache are key 0
+    EXPECT_EQ(y_of(kHuge, kKeys, 0, -1), first);
+    EXPECT_EQ(y_of(kHuge, kFar + T, kFar, 5), first);
+    EXPECT_NE(y_of(kKeys, kKeys, 0, -1), first);
   }
 }
 

@@ -532,7 +532,37 @@ static void test_cache_with_first_rows(void) {
   CHECK(*(const float*)p.inputs.v_first.data == 0.0F && p.inputs.v_first.shape[3] == 1);
   p.inputs.struct_size = offsetof(headgate_attention_inputs, k_first); /* a caller that does not know first rows */
   CHECK_REFUSED(headgate_cache_batch(cache, &p.inputs, &page, 1, &key_length, &query_offset, &sequence, 1, 1),
-                "this older struct has no k_first");
+                "but this call sets members beyond it");
+  headgate_cache_destroy(cache);
+}
+
+/* Structs of older versions that have every member that the batch sets. The smallest has no block table. */
+static void test_cache_batch_of_older_structs(void) {
+  const headgate_cache_shape shape = small_cache(1, 2);
+  const size_t sizes[] = {offsetof(headgate_attention_inputs, key_bias),
+                          offsetof(headgate_attention_inputs, key_indices),
+                          offsetof(headgate_attention_inputs, k_first)};
+  headgate_cache* cache = NULL;
+  int64_t sequence = -1;
+  int64_t key_length = -1;
+  int64_t query_offset = -1;
+  int32_t table[2];
+  headgate_attention_inputs inputs = HEADGATE_ATTENTION_INPUTS_INIT;
+  CHECK_STATUS(headgate_cache_create(&cache, &shape), HEADGATE_OK);
+  CHECK_STATUS(headgate_cache_add_sequence(cache, &sequence), HEADGATE_OK);
+  CHECK_STATUS(append_one(cache, sequence, 0.0F, 0.0F), HEADGATE_OK);
+  for (size_t n = 0; n < sizeof sizes / sizeof sizes[0]; ++n) {
+    inputs.struct_size = sizes[n];
+    inputs.block_table.data = NULL;
+    CHECK_STATUS(headgate_cache_batch(cache, &inputs, table, 2, &key_length, &query_offset, &sequence, 1, 1),
+                 HEADGATE_OK);
+    CHECK(inputs.struct_size == sizes[n] && inputs.block_table.data == table);
+  }
+  inputs.struct_size = offsetof(headgate_attention_inputs, query_offsets);
+  key_length = -1;
+  CHECK_REFUSED(headgate_cache_batch(cache, &inputs, table, 2, &key_length, &query_offset, &sequence, 1, 1),
+                "but this call sets members beyond it");
+  CHECK(key_length == -1);
   headgate_cache_destroy(cache);
 }
 
@@ -577,6 +607,7 @@ int main(void) {
   test_cache_with_its_own_memory();
   test_cache_over_memory();
   test_cache_with_first_rows();
+  test_cache_batch_of_older_structs();
   test_cache_refusals();
   return result_of_checks();
 }

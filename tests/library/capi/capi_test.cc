@@ -276,7 +276,7 @@ TEST(CApi, NarrowKeys_StructSize_LimitsWhatIsWritten) {
   EXPECT_EQ(narrow(0), HEADGATE_INVALID_ARGUMENT);
   EXPECT_NE(std::string(headgate_last_error()).find("range.struct_size is 0 but must be"), std::string::npos);
   EXPECT_EQ(narrow(kOlder), HEADGATE_INVALID_ARGUMENT);
-  EXPECT_NE(std::string(headgate_last_error()).find("but the range has tensors beyond it"), std::string::npos);
+  EXPECT_NE(std::string(headgate_last_error()).find("but this call sets members beyond it"), std::string::npos);
   EXPECT_TRUE(unwritten_from(kOlder));
   EXPECT_EQ(narrow(kNewer), HEADGATE_OK) << headgate_last_error();
   EXPECT_EQ(range.known.struct_size, kNewer);

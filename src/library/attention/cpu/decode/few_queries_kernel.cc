@@ -38,17 +38,17 @@ HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
 /// Describes a sequence with few queries. Its keys are cut into splits, which are ranges of keys.
-/// A row is one query of one query head. Row g·T + i is query i of the g-th query head that reads a key/value head.
-/// Each split of a key/value head yields one partial softmax per row.
-/// Partial softmaxes are numbered by sequence, then head, then split, then row.
-/// A gate threshold closes the rows that it skips.
-/// Scratch and partial softmaxes hold only the other rows, the open rows.
-/// The members first_… locate the sequence's results in the buffers of the call.
+/// Splits that no query sees, because of key lengths, causality or window, are not counted: they take no time or
+/// memory. A row is one query of one query head. Row g·T + i is query i of the g-th query head that reads a key/value
+/// head. Each split of a key/value head yields one partial softmax per row. Partial softmaxes are numbered by sequence,
+/// then head, then split, then row. A gate threshold closes the rows that it skips. Scratch and partial softmaxes hold
+/// only the other rows, the open rows. The members first_… locate the sequence's results in the buffers of the call.
 struct FewQueries {
   Sequence sequence;
   std::int64_t rows = 0;           ///< number of rows of a key/value head: group · T
   std::int64_t split_keys = 0;     ///< number of keys per split
-  std::int64_t splits = 0;         ///< number of splits of each key/value head
+  std::int64_t hidden_splits = 0;  ///< number of splits before the first split that a query sees
+  std::int64_t splits = 0;         ///< number of splits of each key/value head that a query sees
   std::int64_t first_split = 0;    ///< number of splits of all heads in all earlier sequences
   std::int64_t first_partial = 0;  ///< number of partial softmaxes of all heads in all earlier sequences
   std::int64_t first_query = 0;    ///< number of queries of all query heads in all earlier sequences
@@ -83,7 +83,9 @@ struct FewQueriesPlan {
       each.sequence = p.sequence(list[i].number);
       each.rows = p.group * each.sequence.T;
       each.split_keys = split_keys<E>(each.sequence.S);
-      each.splits = divide_up(each.sequence.S, each.split_keys);
+      const KeyRange seen = Visibility(p, each.sequence).rows(0, each.sequence.T);
+      each.hidden_splits = seen.begin / each.split_keys;
+      each.splits = seen.empty() ? 0 : divide_up(seen.end, each.split_keys) - each.hidden_splits;
       visit(each);
       each.first_split += p.Hkv * each.splits;
       each.first_partial += p.Hkv * each.splits * each.rows;
@@ -276,7 +278,7 @@ class FewQueriesWorker {
   /// Returns the smallest range that contains every key of the split that some query sees. The range may be empty.
   KeyRange keys_of(const KeySplit& at) const {
     const Sequence& sequence = at.each->sequence;
-    const std::int64_t n = at.each->split_keys, j0 = at.split * n;
+    const std::int64_t n = at.each->split_keys, j0 = (at.each->hidden_splits + at.split) * n;
     const KeyRange seen = Visibility(p_, sequence).rows(0, sequence.T);
     KeyRange keys{j0 + n, j0};
     for (std::int64_t g = 0; g < heads_of_maps(); ++g) {
