@@ -25,19 +25,23 @@ const svg = (tag, attributes, ...children) =>
   fill(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes, ...children);
 const sentence = (text) => el("p", { class: "sentence" }, text);
 
-function number(x) {
+// Writes two to four digits, or the whole part. Numbers that lie within `spread` of each other get the digits that a
+// hundredth of it needs, so that the ticks of an axis stay exact.
+function number(x, spread = Infinity) {
   if (!known(x)) return "–";
-  const size = Math.abs(x);
-  if (size >= 1e12) return x.toExponential(2).replace("e+", "e");
-  if (Number.isInteger(x) || size >= 1000) return x.toLocaleString("en-US", { maximumFractionDigits: 0 });
-  if (size < 1e-5) return x.toExponential(1).replace("e-", "e−");
-  return String(Number(x.toPrecision(size < 0.001 ? 2 : size < 1 ? 3 : 4)));
+  const size = Math.abs(x), place = (v) => Math.floor(Math.log10(v));
+  const usual = size >= 1e12 ? 3 : size >= 1000 || Number.isInteger(x) ? place(size) + 1
+    : size >= 1 ? 4 : size >= 0.001 ? 3 : 2;
+  const digits = clamp(place(size) - place(spread) + 3, Math.max(1, usual), 16), rounded = Number(x.toPrecision(digits));
+  if (size >= 1e12 || (size > 0 && size < 1e-5))
+    return rounded.toExponential().replace("e+", "e").replace("e-", "e−");
+  return size >= 1000 ? x.toLocaleString("en-US", { maximumSignificantDigits: digits }) : String(rounded);
 }
 const share = (x) => !known(x) ? "–" : x > 0 && x < 0.0005 ? "<0.001" : x.toFixed(3);
 const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
 // Lets a name break behind its punctuation, and not within a word.
 const breakable = (name) => name.split(/(?<=[-_./\\])/).flatMap((part, i) => i ? [el("wbr"), part] : [part]);
-const withUnit = (x, unit) => known(x) && unit ? `${number(x)} ${unit}` : number(x);
+const withUnit = (x, unit, spread) => number(x, spread) + (known(x) && unit ? ` ${unit}` : "");
 
 // Shows a token on one line, with visible line breaks and outer spaces.
 function visible(piece) {
@@ -103,7 +107,7 @@ function drawRange(node, range) {
   const [low, high] = range.low < 0 ? [-largestOf(range), largestOf(range)] : [range.low, range.high];
   const at = (share) => low + (high - low) * share;
   drawStops(node, (share) => colourOf(at(share), range).background,
-    [low, at(0.5), high].map(number));
+    [low, at(0.5), high].map((value) => number(value, high - low)));
 }
 
 const drawScale = (node, ...labels) => drawStops(node, (share) => palette.css[shadeOf(share)], labels);
@@ -195,8 +199,9 @@ function niceTicks(low, high, wanted) {
   const step = [1, 2, 2.5, 5, 10].find((s) => s * power >= rough * (1 - 1e-9)) * power,
     first = Math.ceil(low / step - 1e-9);
   return Array.from({ length: Math.floor(high / step + 1e-9) - first + 1 }, (_, i) =>
-    Number(((first + i) * step).toPrecision(12)));
+    Number(((first + i) * step).toPrecision(15)));
 }
+const labelsOf = (ticks) => ticks.map((tick) => number(tick, ticks.length > 1 ? ticks[1] - ticks[0] : Infinity));
 
 // Starts at 0, unless the numbers are far from it compared with their spread.
 function rangeOf(values) {
@@ -240,13 +245,14 @@ function chart({ label, unit, series, count, axis, place, wide, fixed, marked, b
   const values = series.flatMap((line) => line.values).filter(known);
   const range = fixed || rangeOf(values), smallest = values.reduce((a, b) => Math.min(a, b), Infinity);
   const logarithmic = !fixed && smallest > 0 && range.high > 10 && range.high / smallest > 50;
-  const scale = logarithmic ? Math.log10 : (v) => v;
+  const scale = logarithmic ? Math.log10 : (v) => v, spread = logarithmic ? Infinity : range.high - range.low;
   const low = logarithmic ? Math.max(-300, Math.floor(Math.log10(smallest))) : range.low;
   const high = logarithmic ? Math.ceil(Math.log10(range.high) - 1e-9) : range.high;
   const powers = logarithmic ? Array.from({ length: high - low + 1 }, (_, i) => 10 ** (low + i)) : [];
   const yTicks = logarithmic ? powers.filter((_, i) => i % Math.ceil(powers.length / 6) === 0)
     : niceTicks(low, high, 4);
-  const left = clamp(16 + 7 * Math.max(...yTicks.map((tick) => number(tick).length)), 52, 120), width = W - left - 14;
+  const yLabels = logarithmic ? yTicks.map((tick) => number(tick)) : labelsOf(yTicks);
+  const left = clamp(16 + 7 * Math.max(...yLabels.map((text) => text.length)), 52, 150), width = W - left - 14;
   const from = xs[0], last = xs[count - 1], step = width / Math.max(1, bars ? count : last - from);
   const start = bars ? step / 2 : count === 1 ? width / 2 : 0;
   const across = (at) => left + start + step * (at - from), x = (i) => across(xs[i]);
@@ -256,13 +262,13 @@ function chart({ label, unit, series, count, axis, place, wide, fixed, marked, b
     svg("rect", { class: kind, x: x(i) - 0.45 * step, width: 0.9 * step, y: y(v), height: bottom - y(v) });
 
   const xTicks = niceTicks(from, Math.max(from + 1, last), broad ? 10 : last < 1000 ? 8 : 4)
-    .filter((tick) => Number.isInteger(tick) && tick <= last);
+    .filter((tick) => Number.isInteger(tick) && tick <= last), xLabels = labelsOf(xTicks);
   const write = (text, atX, atY, anchor) => svg("text", { x: atX, y: atY, "text-anchor": anchor }, text);
   const guide = svg("g", {}), drawing = svg("svg", { class: "chart", viewBox: `0 0 ${W} ${H}` },
     yTicks.map((tick) => svg("path", { class: "grid", d: `M${left} ${y(tick)}h${width}` })),
-    yTicks.map((tick) => write(number(tick), left - 8, y(tick) + 4, "end")),
+    yTicks.map((tick, i) => write(yLabels[i], left - 8, y(tick) + 4, "end")),
     bars ? [0, 0.25, 0.5, 0.75, 1].map((tick) => write(tick, left + tick * width, bottom + 17, "middle"))
-      : xTicks.map((tick) => write(number(tick), Math.min(across(tick), W - 3.5 * number(tick).length), bottom + 17,
+      : xTicks.map((tick, i) => write(xLabels[i], Math.min(across(tick), W - 3.5 * xLabels[i].length), bottom + 17,
         "middle")),
     write(axis + (logarithmic ? "; logarithmic scale" : ""), left + width / 2, H - 4, "middle"));
   for (const { index, values: points } of series) {
@@ -279,7 +285,7 @@ function chart({ label, unit, series, count, axis, place, wide, fixed, marked, b
     label, count,
     at: (share) => nearest(xs, from + (share * W - left - start) / step),
     lines: (i) => [place(i), ...series.map(({ index, values: v }) => {
-      const at = recorded(v, i), value = withUnit(v[at], unit);
+      const at = recorded(v, i), value = withUnit(v[at], unit, spread);
       return `${names[index]}: ${value}${at === i || at < 0 ? "" : ` (${place(at)})`}`;
     })],
     mark: (i) => {

@@ -7,7 +7,9 @@ A page's own test derives Checks and calls run().
 import argparse
 import base64
 import json
+import math
 import os
+import random
 import shutil
 import sys
 import tempfile
@@ -23,6 +25,36 @@ from selenium.webdriver.common.keys import Keys
 
 NOT_TESTED = 1 if os.environ.get("CI") == "true" else 77  # the status where there is no browser
 NARROW = {"width": 400, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+
+
+# Draws a line from `low` at x = `from` to `high` at x = `to`. Returns its ends, the lines of the grid, and all labels.
+# Follows draw.js, whose names a page's module hides.
+DRAW = """
+const names = [""];
+return arguments[0].map(([low, high, from, to]) => {
+  const drawn = chart({label: "", unit: "", axis: "at", place: String, count: 2, xs: [from, to],
+    series: [{index: 0, values: [low, high]}]});
+  const numbers = (node, name) => node.getAttribute(name).match(/-?[0-9.]+(e-?[0-9]+)?/g).map(Number);
+  const texts = (anchor) => [...drawn.querySelectorAll(`text[text-anchor=${anchor}]`)].map((text) => text.textContent);
+  return [[...drawn.querySelectorAll(":scope > path[transform]")].map((end) => numbers(end, "transform")[1]),
+    [...drawn.querySelectorAll(".grid")].map((line) => numbers(line, "d")[1]), texts("end"), texts("middle")];
+});"""
+
+
+def parsed(label):
+    """Returns the number that a label of a chart shows."""
+    return float(label.replace(",", "").replace("−", "-"))
+
+
+def ranges():
+    """Returns the ends of lines of every size and steepness, and of the steps below them."""
+    rng = random.Random(5)
+    for _ in range(400):
+        low = rng.uniform(1, 10) * 10.0 ** rng.randint(-12, 14)
+        high = low * (1 + rng.uniform(1, 10) * 10.0 ** rng.randint(-9, 3))
+        start = rng.randint(1, 10 ** rng.randint(1, 13))
+        steps = start, start + rng.randint(1, 10 ** rng.randint(1, 6))
+        yield *rng.choice(((low, high), (-high, -low), (-low, high))), *steps
 
 
 class Browser:
@@ -156,6 +188,30 @@ class Checks:
         drawn = {key: ends[self.sentences[key]] for key in self.shares if self.sentences[key] in ends}
         self.hold("charts of shares end at 1", drawn and set(drawn.values()) == {1}, drawn)
 
+    def ticks(self):
+        """Checks that the labels of axes say where their lines are, however close the numbers of a chart are."""
+        of_page = self.browser.value("$('script[type=module]').textContent")
+        drawing, drawn = of_page[: of_page.index("let report;")], list(ranges())
+        wrong, repeated, steps_wrong = [], [], []
+        for (low, high, start, end), (ends, lines, labels, (*steps, axis)) in zip(
+            drawn, self.browser.script(drawing + DRAW, drawn)
+        ):
+            scale = math.log if "logarithmic" in axis else float
+            size = (scale(high) - scale(low)) / (ends[1] - ends[0])  # of a unit of the drawing
+            at_lines = [scale(low) + (line - ends[0]) * size for line in lines]
+            if any(abs(scale(parsed(label)) - at) > 0.01 * abs(size) for label, at in zip(labels, at_lines)):
+                wrong.append([low, high, labels])
+            if not len(set(labels)) == len(lines) >= 2:
+                repeated.append([low, high, labels])
+            counts = [parsed(step) for step in steps]
+            gaps = {b - a for a, b in zip(counts, counts[1:])}
+            whole = all(count.is_integer() and start <= count <= end for count in counts)
+            if not whole or len(gaps) > 1 or min(gaps, default=1) <= 0:
+                steps_wrong.append([start, end, steps])
+        self.hold("the label of a line is its number", wrong == [], wrong)
+        self.hold("each line has its own label", repeated == [], repeated)
+        self.hold("labels of steps are whole, evenly apart and within the chart", steps_wrong == [], steps_wrong)
+
     def tab(self):
         self.browser.value("(document.activeElement.blur(), scrollTo(0, 0))")
         hidden, stops = [], set()
@@ -228,6 +284,11 @@ class Checks:
             [columns, named[:1]],
         )
 
+    def run(self, screenshots):
+        for check in (self.controls, self.ticks, self.tab, *self.steps(), self.narrow):
+            check()
+        self.themes(screenshots)
+
     def themes(self, screenshots):
         seen, shading = {}, {}
         for theme in ("light", "dark"):
@@ -273,9 +334,7 @@ def check_page(browser, page, screenshots, of_page):
     browser.driver.get(page.resolve().as_uri())
     start = browser.value("Math.round(performance.timing.loadEventEnd - performance.timing.navigationStart)")
     checks = of_page(browser, report)
-    for check in (checks.controls, checks.tab, *checks.steps(), checks.narrow):
-        check()
-    checks.themes(screenshots)
+    checks.run(screenshots)
     complaints = browser.complaints()
     checks.hold("the browser's console has no errors and no warnings", complaints == [], complaints)
     print(
