@@ -12,12 +12,13 @@ const ARROWS = { ArrowRight: [1, 0], ArrowLeft: [-1, 0], ArrowDown: [0, 1], Arro
 
 // ---- elements, numbers, tokens
 
+// Appends children one by one: a call takes no more arguments than fit the stack, fewer than a long text has tokens.
 function fill(node, attributes, ...children) {
   for (const [name, value] of Object.entries(attributes)) {
     if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
     else if (value !== null) node.setAttribute(name, value);
   }
-  node.append(...children.flat().filter((child) => child !== null));
+  for (const child of children.flat()) if (child !== null) node.append(child);
   return node;
 }
 const el = (tag, attributes = {}, ...children) => fill(document.createElement(tag), attributes, ...children);

@@ -31,15 +31,18 @@ const currentHead = () => current().heads[chosen.layer][chosen.head];
 const FIRST = "first_token_attention", UNIFORM = "first_token_attention_uniform";
 const BARS = [[FIRST, ""], ["first_token_attention_gated", "after"]];
 
-// Returns how many layers and heads a model has, type by type if they differ.
+// Returns how many layers and heads a model has, type by type if they differ. Names each number of heads that a layer has.
+// Heads of keys and values are one number for the model, so they are left out where layers differ in heads.
 function layerFacts(model) {
   const types = typesOf(model), each = [...new Set(types)];
+  const counts = (has) => [...new Set(model.heads.filter((_, layer) => has(types[layer])).map((row) => row.length))];
+  const queryHeads = counts((type) => type !== "linear_attention");
   return each.map((type) => {
-    const heads = model.heads[types.indexOf(type)]?.length ?? 0, linear = type === "linear_attention";
-    const shared = !linear && known(model.kv_heads) && model.kv_heads !== heads;
+    const heads = counts((one) => one === type), linear = type === "linear_attention";
+    const shared = !linear && queryHeads.length === 1 && known(model.kv_heads) && model.kv_heads !== heads[0];
     const layers = each.length > 1 ? `${types.filter((one) => one === type).length} layers of ${TYPES[type]}`
       : `${model.layers} layers`;
-    return `${layers} × ${heads} ${linear ? "value heads" : "heads"}` +
+    return `${layers} × ${heads.join("/")} ${linear ? "value heads" : "heads"}` +
       (shared ? ` (${model.kv_heads} of keys and values)` : "");
   });
 }
@@ -98,21 +101,26 @@ function layerList(model, index) {
 
 const DISTANCE = "mean_distance";
 
+// Returns a figure of each layer of a model: null where it has none, up to the layers of the deepest model.
+const mostLayers = Math.max(...models.map((model) => model.heads.length));
+const byLayer = (model, key) => Array.from({ length: mostLayers }, (_, layer) =>
+  model.layer_figures?.[layer]?.[key] ?? null);
+
 // Returns the lists of numbers that differ, without those that have none: most models see the same text.
 const distinct = (lists) => [...new Map(lists.filter((list) => list.some(known)).map((list) => [String(list), list]))
   .values()];
 
 function layerChart(key) {
   const far = key === DISTANCE;
-  const series = models.map((model, index) => ({ index, values: (model.layer_figures || []).map((row) => row[key]) }))
+  const series = models.map((model, index) => ({ index, values: byLayer(model, key) }))
     .filter((line) => line.values.some(known));
-  const uniform = key !== FIRST ? [] : models.map((model) => (model.layer_figures || []).map((row) => row[UNIFORM]));
+  const uniform = key !== FIRST ? [] : models.map((model) => byLayer(model, UNIFORM));
   return el("div", { class: far ? "panel far" : "panel", "data-key": key },
     el("h3", {}, far ? "How far each layer looks" : capital(figure(key).name)), sentence(figure(key).sentence),
     uniform.length ? el("p", { class: "hint" }, "Dashed: uniform attention over the tokens that a query sees.") : null,
     chart({ label: `${figure(key).name} by layer`, series, axis: "layer", place: layerName, wide: far ? 1110 : 0,
       unit: far ? "tokens" : "", fixed: shareScale([key], series.flatMap(({ values }) => values)),
-      references: distinct(uniform), count: Math.max(...series.map((line) => line.values.length)) }),
+      references: distinct(uniform), count: mostLayers }),
     models.map((model, i) => {
       const note = overrideNote(model, key);
       note?.prepend(`${names[i]}: `);
@@ -167,8 +175,7 @@ function drawMaps() {
   drawRange(byId("map-legend"), range);
   for (const button of byId("worth").querySelectorAll("button"))
     button.setAttribute("aria-pressed", button.dataset.key === chosen.key);
-  const layers = Math.max(...models.map((model) => model.heads.length));
-  const fit = (columns) => Math.floor((byId("maps").clientWidth / columns - 126) / layers) - 1;
+  const fit = (columns) => Math.floor((byId("maps").clientWidth / columns - 126) / mostLayers) - 1;
   let columns = models.length;
   while (columns > 1 && fit(columns) < 12) --columns;
   const cell = clamp(fit(columns), root.clientWidth <= 640 ? 7 : 12, 64); // 30 layers fit a phone
@@ -529,7 +536,8 @@ function buildTokens() {
   spans = spansOf.text.map((piece, i) =>
     el("span", { role: "option", tabindex: i ? -1 : 0, "data-token": i, "aria-selected": "false" },
     piece === "" ? "·" : piece.replace(/\n/g, "↵\n")));
-  byId("tokens").replaceChildren(...spans);
+  byId("tokens").replaceChildren();
+  fill(byId("tokens"), {}, spans);
   byId("tokens").setAttribute("aria-label", `The text as tokens of ${names[chosen.model]}`);
 }
 

@@ -10,7 +10,9 @@ there is no Chromium or no chromedriver.
 """
 
 import base64
+import copy
 import json
+import re
 import shutil
 import struct
 import subprocess
@@ -21,6 +23,19 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "page"))
 
 import browser as in_browser
+
+# Moves over the layers of each chart with the keyboard. Returns what it says there, and how many markers it draws.
+WALK = """
+return [...document.querySelectorAll("#layer-charts .panel")].map((panel) => {
+  const chart = panel.querySelector("svg.chart");
+  const press = (key) => {
+    chart.dispatchEvent(new KeyboardEvent("keydown", {key}));
+    return [chart.getAttribute("aria-valuetext"), chart.querySelectorAll("g path[transform]").length];
+  };
+  const said = Array.from({length: arguments[0]}, (_, layer) => press(layer ? "ArrowRight" : "Home"));
+  return [panel.dataset.key, said, press("End")];
+});"""
+LONG = 200_000  # tokens of a text that has its own checks
 
 MARGIN = 58  # of the attention map, in page.js
 BARS = "first_token_attention", "first_token_attention_gated"
@@ -40,6 +55,7 @@ class XrayChecks(in_browser.Checks):
             self.bars,
             self.scales,
             self.charts,
+            self.every_layer,
             self.kinds,
             self.maps,
             self.worth,
@@ -96,6 +112,18 @@ class XrayChecks(in_browser.Checks):
         """Checks that each model's verdict stands first, and the map of heads before all charts and tables."""
         shown = self.browser.value("$$('#cards .verdict').map((verdict) => verdict.textContent)")
         self.hold("each card has the verdict", shown == [model["verdict"] for model in self.models], shown)
+        facts = self.browser.value("$$('#cards .facts').map((facts) => facts.textContent)")
+        for model, text in zip(self.models, facts):
+            for kind in set(model["layer_types"]):
+                rows = [row for row, one in zip(model["heads"], model["layer_types"]) if one == kind]
+                heads = "/".join(dict.fromkeys(str(len(row)) for row in rows))
+                words = "value heads" if kind == "linear_attention" else "heads"
+                self.hold("a card names each number of heads", f" × {heads} {words}" in text, text)
+                self.hold(
+                    "and heads of keys and values where there is one number",
+                    len(set(map(len, rows))) == 1 or "of keys and values" not in text,
+                    text,
+                )
         order = self.browser.value("$$('main > section').map((section) => section.id)")
         self.hold("the map of heads follows the verdicts", order[:2] == ["summary", "heads"], order)
 
@@ -183,6 +211,34 @@ class XrayChecks(in_browser.Checks):
             "arrow keys move along a layer chart", now == "1" and text.startswith(self.layer_name(1) + ";"), [now, text]
         )
         self.hold("the focused chart shows its values", self.tip().startswith(self.layer_name(1) + "\n"), self.tip())
+
+    def every_layer(self):
+        """Checks that each chart shows the report's number at every layer, and none where a model has none."""
+        most = max(model["layers"] for model in self.models)
+
+        def wanted(key):
+            columns = [[row.get(key) for row in model["layer_figures"]] for model in self.models]
+            columns = [column for column in columns if any(value is not None for value in column)]
+            return [[(column + [None] * most)[layer] for column in columns] for layer in range(most)]
+
+        def agrees(text, value):
+            if value is None or not re.fullmatch(r"[-−0-9.,e]+( tokens)?", text):
+                return value is None and text == "–"
+            return abs(in_browser.parsed(text.removesuffix(" tokens")) - value) <= 0.06 * abs(value)
+
+        for key, said, end in self.browser.script(WALK, most):
+            for layer, ((text, markers), values) in enumerate(zip(said, wanted(key))):
+                place, *shown = text.split("; ")
+                self.hold(
+                    "a chart shows each layer's own numbers",
+                    place == self.layer_name(layer)
+                    and len(shown) == len(values)
+                    and all(map(agrees, (line.rpartition(": ")[2] for line in shown), values))
+                    and markers == sum(value is not None for value in values),
+                    [key, text, markers, values],
+                )
+            self.hold("a chart ends at the last layer of the deepest model", end == said[-1], [key, end])
+        self.browser.value("document.activeElement.blur()")
 
     def layer_name(self, layer):
         """Returns how charts name a layer: with its type in models whose layers differ."""
@@ -471,6 +527,20 @@ class XrayChecks(in_browser.Checks):
         self.hold("a token has the colour of its weight on that scale", most <= 12, most)
 
 
+class LongChecks(XrayChecks):
+    """Checks of a text that is too long for the others' time."""
+
+    def run(self, screenshots):
+        shown = self.browser.value("$$('#tokens span').length")
+        self.hold("a long text has a span for each token", shown == LONG, shown)
+        self.open(0, 0, 0)
+        self.hold("its head is open", self.head() == [0, 0, 0], self.head())
+
+
+def checks_of(browser, report):
+    return (LongChecks if report["models"][0]["tokens"] == LONG else XrayChecks)(browser, report)
+
+
 def write_text(folder):
     """Writes line breaks, quotes, tags, letters of several bytes."""
     text = folder / "text"
@@ -584,9 +654,46 @@ def made_hybrid(model):
     return model
 
 
+def deeper(model):
+    """Returns a copy of a report's model with three layers, which differ in heads, without attention to the first token."""
+    out, heads = copy.deepcopy(model), (2, 1, 4)
+    out |= {"name": "deeper", "layers": len(heads), "layer_types": ["full_attention"] * len(heads)}
+    for key in ("heads", "head_figures"):
+        out[key] = [copy.deepcopy((model[key][0] * 2)[:count]) for count in heads]
+    out["layer_figures"] = [copy.deepcopy(model["layer_figures"][layer % 2]) for layer in range(len(heads))]
+    out["layer_text"]["received"] = model["layer_text"]["received"][:1] * len(heads)
+    for row in (out["figures"], *out["layer_figures"], *sum(out["head_figures"], [])):
+        row |= dict.fromkeys(row.keys() & set(BARS))
+    return out
+
+
+def longer(model):
+    """Returns a copy of a report's model with one head and LONG tokens."""
+    out, bytes_of = copy.deepcopy(model), lambda count: base64.b64encode(bytes(count)).decode()
+    head = model["heads"][0][0] | {"map": bytes_of(1), "received": bytes_of(LONG), "gate": None}
+    out |= {"layers": 1, "map_size": 1, "tokens": LONG, "text": ["a"] * LONG, "token_losses": [1.0] * LONG}
+    out |= {"heads": [[head]], "head_figures": [model["head_figures"][0][:1]]}
+    out |= {key: model[key][:1] for key in ("layer_types", "layer_figures")}
+    out["layer_text"] = {"gate": None, "received": [head["received"]]}
+    return out
+
+
+def saved_pages(folder, tool, run, text):
+    """Makes pages of saved reports: a run beside a deeper model, and a model of a long text."""
+    made = folder / "made.json"
+    subprocess.run([tool, "xray", run, "--text", text, "--json-out", made], check=True, stdout=subprocess.DEVNULL)
+    report = json.loads(made.read_text(encoding="utf-8"))
+    (model,) = report["models"]
+    for name, models in (("deeper", [deeper(model), model]), ("longer", [longer(model)])):
+        made.write_text(json.dumps(report | {"models": models}), encoding="utf-8")
+        page = folder / f"{name}.html"
+        subprocess.run([tool, "xray", "--from", made, "--out", page], check=True, stdout=subprocess.DEVNULL)
+        yield page
+
+
 def pages_of(folder, tool):
     """Makes a page of two runs with overrides, one of a model with a tokenizer whose maps are coarser than its text, and
-    one of a model whose layers differ beside a run.
+    one of a model whose layers differ beside a run. Adds the pages of saved reports.
     """
     if not tool:
         raise SystemExit("page_test: needs --headgate TOOL or a report")
@@ -603,8 +710,8 @@ def pages_of(folder, tool):
     ):
         pages.append(folder / f"{name}.html")
         subprocess.run([tool, "xray", *models, "--text", text, "--out", pages[-1], *more], check=True)
-    return pages
+    return [*pages, *saved_pages(folder, tool, runs[0], text)]
 
 
 if __name__ == "__main__":
-    in_browser.run(__doc__, XrayChecks, pages_of)
+    in_browser.run(__doc__, checks_of, pages_of)
