@@ -4,13 +4,30 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <set>
 
 namespace headgate::compare {
 
 namespace {
 
-/// Compares two numbers for ascending order, with NaN before all others.
-bool before(double a, double b) { return std::isnan(a) ? !std::isnan(b) : a < b; }
+/// Adds to `out` the indices from `begin` to `end` of the lowest and the highest number, ascending. Adds that of the
+/// first NaN too if the part then has at most `most` indices.
+void add_part(std::vector<std::size_t>& out, const std::vector<double>& values, std::size_t begin, std::size_t end,
+              std::size_t most) {
+  std::optional<std::size_t> low, high, gap;
+  for (std::size_t i = begin; i < end; ++i) {
+    if (std::isnan(values[i])) {
+      gap = gap.value_or(i);
+      continue;
+    }
+    if (!low || values[i] < values[*low]) low = i;
+    if (!high || values[i] >= values[*high]) high = i;
+  }
+  std::set<std::size_t> kept;
+  if (low) kept = {*low, *high};
+  if (gap && kept.size() < most) kept.insert(*gap);
+  out.insert(out.end(), kept.begin(), kept.end());
+}
 
 }  // namespace
 
@@ -22,16 +39,13 @@ std::vector<std::size_t> thinned(const train::Curve& curve, std::size_t most) {
     std::iota(out.begin(), out.end(), std::size_t{0});
     return out;
   }
-  const std::size_t parts = (most - 2) / 2, inner = count - 2;
+  const bool has_gaps =
+      std::any_of(curve.values.begin() + 1, curve.values.end() - 1, [](double value) { return std::isnan(value); });
+  const std::size_t of_part = std::min<std::size_t>(has_gaps ? 3 : 2, most - 2);
+  const std::size_t parts = (most - 2) / of_part, inner = count - 2;
   out.push_back(0);
   for (std::size_t part = 0; part < parts; ++part) {
-    const auto begin = curve.values.begin() + static_cast<std::ptrdiff_t>(1 + inner * part / parts);
-    const auto end = curve.values.begin() + static_cast<std::ptrdiff_t>(1 + inner * (part + 1) / parts);
-    const auto [low, high] = std::minmax_element(begin, end, before);
-    const auto first = static_cast<std::size_t>(std::min(low, high) - curve.values.begin());
-    const auto second = static_cast<std::size_t>(std::max(low, high) - curve.values.begin());
-    out.push_back(first);
-    if (second != first) out.push_back(second);
+    add_part(out, curve.values, 1 + inner * part / parts, 1 + inner * (part + 1) / parts, of_part);
   }
   out.push_back(count - 1);
   return out;

@@ -4,7 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
+#include <functional>
 #include <limits>
+#include <random>
 #include <vector>
 
 #include "models/train/metrics_record.hpp"
@@ -43,6 +46,35 @@ TEST(Thinned, Curve_AnyLength_HasNoMorePointsThanWantedAndKeepsSpikes) {
     EXPECT_EQ(std::adjacent_find(places.begin(), places.end(), std::greater_equal<>()), places.end()) << "increasing";
     for (const std::size_t wanted : {0U, 5001U, 7919U, 10006U}) {
       EXPECT_TRUE(std::binary_search(places.begin(), places.end(), wanted)) << wanted << " of " << most;
+    }
+  }
+}
+
+TEST(Thinned, Curve_WithNaN_KeepsExtremesAndGaps) {
+  std::mt19937 rng(3);
+  for (int run = 0; run < 500; ++run) {
+    const std::size_t count = 5 + rng() % 500, most = 4 + rng() % 60;
+    const double gaps = std::array{0.0, 0.02, 0.2, 0.9, 1.0}[rng() % 5];
+    std::vector<double> values(count);
+    for (double& value : values) {
+      value = std::bernoulli_distribution(gaps)(rng) ? kNaN : std::normal_distribution<>()(rng);
+    }
+    const Places places = thinned(curve_of(values), most);
+    ASSERT_LE(places.size(), most);
+    ASSERT_EQ(std::adjacent_find(places.begin(), places.end(), std::greater_equal<>()), places.end()) << "increasing";
+    ASSERT_EQ(places.front(), 0U);
+    ASSERT_EQ(places.back(), count - 1);
+    // Each number has one that is kept within a part of it and is as low, and one that is as high.
+    const std::size_t part = (count - 2) / std::max<std::size_t>(1, (most - 2) / 3) + 1;
+    for (std::size_t i = 0; i < count; ++i) {
+      const auto has = [&](auto fits) {
+        return std::any_of(places.begin(), places.end(), [&](std::size_t at) {
+          return at < i + part && i < at + part && fits(values[at], values[i]);
+        });
+      };
+      const bool kept = std::isnan(values[i]) ? most == 4 || has([](double at, double) { return std::isnan(at); })
+                                              : has(std::less_equal<>()) && has(std::greater_equal<>());
+      ASSERT_TRUE(kept) << values[i] << " at " << i << " of " << count << ", most " << most << ", gaps " << gaps;
     }
   }
 }
