@@ -39,7 +39,10 @@ constexpr std::array kCharts{&train::kStepLoss,
                              &metrics::kMassiveActivation,
                              &metrics::kGateMean};
 
-char letter_of(std::size_t run) { return static_cast<char>('a' + run % 26); }
+/// Marks of the runs in charts, in order. Runs beyond have none.
+constexpr std::string_view kMarks = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789";
+
+char mark_of(std::size_t run) { return run < kMarks.size() ? kMarks[run] : ' '; }
 
 /// Returns the columns of the table: the metric values that `headgate eval` prints and that at least one run has.
 std::vector<const metrics::Figure*> columns_of(const std::vector<ComparedRun>& runs) {
@@ -68,7 +71,7 @@ std::string table_text(const std::vector<ComparedRun>& runs) {
   console::TableLines lines = console::heading_lines(headings);
   for (std::size_t i = 0; i < runs.size(); ++i) {
     const train::RecordedRun& recorded = runs[i].recorded;
-    std::vector<std::string> line{fmt::format("{}  {}", letter_of(i), console::terminal_text(runs[i].name)),
+    std::vector<std::string> line{fmt::format("{}  {}", mark_of(i), console::terminal_text(runs[i].name)),
                                   fmt::format("{}", recorded.steps.back()),
                                   recorded.tokens ? fmt::format("{}", *recorded.tokens) : "-"};
     for (const metrics::Figure* figure : columns) {
@@ -101,7 +104,7 @@ struct Range {
   }
 };
 
-/// Draws a chart of curves, one per run. In each column, the letter of a run marks the mean of its values there.
+/// Draws a chart of curves, one per run. In each column, the mark of a run stands at the mean of its values there.
 /// "*" marks a cell that several runs share.
 std::vector<std::string> plot(const std::vector<const train::Curve*>& curves, const Range& steps, const Range& values) {
   std::vector<std::string> rows(kRows, std::string(kColumns, ' '));
@@ -115,7 +118,7 @@ std::vector<std::string> plot(const std::vector<const train::Curve*>& curves, co
     for (std::size_t column = 0; column < kColumns; ++column) {
       if (means[column].count == 0.0) continue;
       char& at = rows[kRows - 1 - values.cell(means[column].value(), kRows)][column];
-      at = at == ' ' ? letter_of(run) : '*';
+      at = at == ' ' ? mark_of(run) : '*';
     }
   }
   return rows;
@@ -125,8 +128,8 @@ std::vector<std::string> plot(const std::vector<const train::Curve*>& curves, co
 std::string chart_text(const std::vector<ComparedRun>& runs, const metrics::Figure& figure) {
   std::vector<const train::Curve*> curves;
   Range steps, values;
-  for (const ComparedRun& run : runs) {
-    curves.push_back(run.recorded.find(figure));
+  for (std::size_t i = 0; i < std::min(runs.size(), kMarks.size()); ++i) {
+    curves.push_back(runs[i].recorded.find(figure));
     if (curves.back() == nullptr) continue;
     for (const std::int64_t step : curves.back()->steps) steps.add(static_cast<double>(step));
     for (const double value : curves.back()->values) values.add(value);
@@ -156,6 +159,10 @@ std::string runs_text(const std::vector<ComparedRun>& runs) {
     for (const std::string& note : notes_on(run)) {
       out += fmt::format("\n{:{}}{}: {}\n", "", console::kTextIndent, console::terminal_text(run.name), note);
     }
+  }
+  if (runs.size() > kMarks.size()) {
+    out += fmt::format("\n{:{}}The charts show the first {} of {} runs; --out writes a page that shows all.\n", "",
+                       console::kTextIndent, kMarks.size(), runs.size());
   }
   for (const metrics::Figure* figure : kCharts) out += chart_text(runs, *figure);
   return out;

@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <limits>
+#include <set>
 #include <sstream>
 
 #include "tool/reports/compare/runs.hpp"
@@ -54,6 +56,32 @@ TEST(RunsText, Diagram_EachRun_IsDrawnAtItsValues) {
   EXPECT_EQ(plot(7), std::string(32, ' ') + "a") << "1, the lowest";
   EXPECT_EQ(plot(5), std::string(63, ' ') + "a") << "2 at the last step";
   EXPECT_EQ(words_of(lines.at(top + 9)), (Words{"step", "1", "3"}));
+}
+
+TEST(RunsText, Runs_AnyNumber_HaveMarksOfTheirOwn) {
+  for (const std::size_t count : {1U, 26U, 27U, 52U, 53U, 62U, 63U, 100U}) {
+    std::vector<ComparedRun> runs(count);
+    for (std::size_t i = 0; i < count; ++i) {
+      runs[i].name = "run" + std::to_string(i);
+      runs[i].recorded.steps = {1, 100};
+      const auto step = static_cast<std::int64_t>(i) + 1;  // each run has a column of its own if at most 64 are drawn
+      runs[i].recorded.curves = {{&train::kStepLoss, {step}, {static_cast<double>(i)}}};
+    }
+    const std::string text = runs_text(runs);
+    const std::vector<std::string> lines = lines_of(text);
+    std::set<std::string> marks;
+    std::string drawn;
+    for (const std::string& line : lines) {
+      const Words words = words_of(line);
+      if (words.size() > 1 && words[1].starts_with("run")) marks.insert(words[0]);
+      if (line.find('|') != std::string::npos) drawn += line.substr(line.find('|') + 1);
+    }
+    EXPECT_EQ(marks.size(), std::min<std::size_t>(count, 62)) << text;
+    for (const std::string& mark : marks) EXPECT_EQ(std::count(drawn.begin(), drawn.end(), mark[0]), 1) << mark << text;
+    EXPECT_EQ(text.find("The charts show the first 62 of " + std::to_string(count) + " runs") != std::string::npos,
+              count > 62)
+        << text;
+  }
 }
 
 TEST(RunsText, Name_ControlCharacters_AreEscaped) {
