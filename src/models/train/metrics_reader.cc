@@ -135,6 +135,7 @@ class Reader {
     };
     std::erase_if(run_.curves, without_number);
     if (run_.curves.empty()) io::fail(path_, "holds no figure of a run");
+    if (!tokens_.empty()) run_.tokens = tokens_.back();
     return std::move(run_);
   }
 
@@ -146,7 +147,10 @@ class Reader {
     const std::int64_t at = record.count(*step, kStepKey, 1);
     take_back_to(at);
     run_.steps.push_back(at);
-    if (const Json* tokens = Record::find(record.json, kTokensKey)) run_.tokens = record.count(*tokens, kTokensKey, 0);
+    if (const Json* tokens = Record::find(record.json, kTokensKey)) {
+      tokens_.push_back(record.count(*tokens, kTokensKey, 0));
+      token_steps_.push_back(at);
+    }
     if (const Json* spike = Record::find(record.json, kSpikeKey)) {
       if (!spike->is_boolean()) io::fail(record.where, "'{}' is {}, not true or false", kSpikeKey, quoted(*spike));
       if (spike->get<bool>()) run_.spikes.push_back(at);
@@ -176,6 +180,8 @@ class Reader {
     if (run_.steps.empty() || run_.steps.back() < step) return;
     run_.replaced += shorten(run_.steps);
     shorten(run_.spikes);
+    shorten(token_steps_);
+    tokens_.resize(token_steps_.size());
     for (Curve& curve : run_.curves) {
       shorten(curve.steps);
       curve.values.resize(curve.steps.size());
@@ -185,6 +191,7 @@ class Reader {
   std::string path_;
   RecordedRun run_;  ///< has a curve for every metric value; finished() removes curves without numbers
   std::vector<Place> places_;
+  std::vector<std::int64_t> token_steps_, tokens_;  ///< steps whose records have tokens, and these tokens
 };
 
 }  // namespace

@@ -3,8 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <iterator>
+#include <map>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -126,6 +130,40 @@ TEST_F(MetricsReaderTest, Steps_GoingBack_KeepTheLaterRecords) {
   EXPECT_EQ(again.steps, Steps{1});
   EXPECT_EQ(again.replaced, 1);
   EXPECT_EQ(again.find(kStepLoss)->values, std::vector<double>{4});
+}
+
+TEST_F(MetricsReaderTest, Steps_GoingBackAtRandom_ReadAsIfReplacedRecordsWereNeverWritten) {
+  std::mt19937 rng(7);
+  const auto maybe = [&](const std::string& text) { return rng() % 2 == 0 ? text : ""; };
+  for (int file = 0; file < 300; ++file) {
+    std::map<std::int64_t, std::string> kept;
+    std::string all;
+    std::int64_t step = 0, replaced = 0;
+    for (auto lines = 1 + rng() % 12; lines > 0; --lines) {
+      step = std::max<std::int64_t>(1, step + 1 - static_cast<std::int64_t>(rng() % 3 == 0 ? rng() % 5 : 0));
+      const auto any = [&] { return std::to_string(rng() % 100); };
+      const std::string record = "{\"step\":" + std::to_string(step) + maybe(",\"loss\":" + any()) +
+                                 maybe(",\"tokens\":" + any()) + maybe(",\"spike\":true") +
+                                 maybe(",\"eval\":{\"loss_nats\":" + any() + "}") + ",\"mfu\":1}\n";
+      replaced += std::distance(kept.lower_bound(step), kept.end());
+      kept.erase(kept.lower_bound(step), kept.end());
+      kept.emplace(step, record);
+      all += record;
+    }
+    std::string once;
+    for (const auto& [at, record] : kept) once += record;
+    const RecordedRun run = read(all), wanted = read(once);
+    ASSERT_EQ(run.steps, wanted.steps) << all;
+    ASSERT_EQ(run.tokens, wanted.tokens) << all;
+    ASSERT_EQ(run.spikes, wanted.spikes) << all;
+    ASSERT_EQ(run.replaced, replaced) << all;
+    ASSERT_EQ(run.curves.size(), wanted.curves.size()) << all;
+    for (std::size_t i = 0; i < run.curves.size(); ++i) {
+      ASSERT_EQ(run.curves[i].figure, wanted.curves[i].figure) << all;
+      ASSERT_EQ(run.curves[i].steps, wanted.curves[i].steps) << all;
+      ASSERT_EQ(run.curves[i].values, wanted.curves[i].values) << all;
+    }
+  }
 }
 
 TEST_F(MetricsReaderTest, Line_NoRecord_IsRefusedWithLineAndValue) {
