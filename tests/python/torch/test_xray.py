@@ -21,6 +21,7 @@ import models
 import tool_runs
 from headgate.torch import xray
 from headgate.torch.xray import ranks
+from headgate.torch.xray.verdict import verdict
 
 ONLY_LINEAR = {"layer_types": ["linear_attention"] * 2}
 READ = (
@@ -486,6 +487,30 @@ def test_given_gate_is_shown():
     assert len(report.heads[0][0].singular_values) == 8
     loss = torch.nn.functional.cross_entropy(model(ids[:, :-1])[0][0], ids[0, 1:]).item()
     assert report.figures["loss_nats"] == pytest.approx(loss, rel=TOLERANCE)
+
+
+def test_verdict_counts_heads_where_layers_differ_in_their_number():
+    rng = numpy.random.default_rng(5)
+    largest = {"value": 1.0, "layer": 0, "token": 0, "channel": 0}
+    for _ in range(300):
+        counts = rng.choice([1, 2, 8, 32], rng.integers(2, 6))
+        sinks = [(rng.random(count) < rng.choice([0, 0.3, 0.6, 1])).astype(float).tolist() for count in counts]
+        sinks[0] = [1.0, 1.0, 1.0]
+        found = {
+            "figures": {"first_token_attention": 0.3, "first_token_attention_uniform": 0.1, "sink_rate": 0.5},
+            "layer_types": ["full_attention"] * len(sinks),
+            "layer_figures": [{"sink_rate": float(numpy.mean(heads))} for heads in sinks],
+            "head_figures": [[{"sink_rate": head} for head in heads] for heads in sinks],
+            "largest_activation": largest,
+            "not_shown": [],
+        }
+        text = verdict(found, True)
+        flat = [head for heads in sinks for head in heads]
+        share = sum(flat) / len(flat)
+        assert f": {100 * share:.{1 if share < 0.01 else 0}f}% of the heads give" in text
+        from_here = [numpy.concatenate(sinks[layer:]).mean() for layer in range(len(sinks))]
+        first = [n for n, heads in enumerate(sinks[:-1]) if min(numpy.mean(heads), from_here[n]) >= 0.5]
+        assert text.startswith(f"Sinks from layer {first[0]} on:" if first else "Sinks in layer"), (text, sinks)
 
 
 def test_numbers_that_are_not_finite_are_null_and_named():

@@ -10,18 +10,23 @@ def _percent(share: float) -> str:
     return f"{100 * share:.{1 if share < 0.01 else 0}f}%"
 
 
-def _where(rates: list[tuple[int, float]]) -> str:
-    """Describes which layers have sinks.
+def _share(heads: list[float]) -> float:
+    return sum(heads) / len(heads)
+
+
+def _where(sinks: dict[int, list[float]]) -> str:
+    """Describes which layers have sinks. `sinks` maps a layer to 1 for each head with a sink, 0 for each other head.
 
     Returns "from layer N on" for the first layer N that meets two conditions: at least half of its heads have sinks,
-    and so do at least half of the heads from N on, on average. N cannot be the last layer. Without such an N, names the
-    layers that have any sinks.
+    and so do at least half of the heads from N on. N cannot be the last layer. Without such an N, names the layers that
+    have any sinks.
     """
-    for i, (layer, rate) in enumerate(rates[:-1]):
-        rest = [other for _, other in rates[i:]]
-        if rate >= 0.5 and sum(rest) / len(rest) >= 0.5:
+    layers = list(sinks)
+    for i, layer in enumerate(layers[:-1]):
+        rest = [head for later in layers[i:] for head in sinks[later]]
+        if _share(sinks[layer]) >= 0.5 and _share(rest) >= 0.5:
             return f"from layer {layer} on"
-    some = [layer for layer, rate in rates if rate > 0]
+    some = [layer for layer in layers if any(sinks[layer])]
     return f"in layer {some[0]}" if len(some) == 1 else f"in layers {some[0]} to {some[-1]}"
 
 
@@ -34,13 +39,12 @@ def _sinks(model: dict[str, Any]) -> str:
         if "first_token_attention" in figures:
             return "The model gives numbers that are not finite."
         return "Sinks are not measured: windows hide the first token from later ones."
-    rates = [
-        (layer, row["sink_rate"]) for layer, row in enumerate(model["layer_figures"]) if row["sink_rate"] is not None
-    ]
-    rate = figures["sink_rate"]
+    of_layers = ([row["sink_rate"] for row in rows if row["sink_rate"] is not None] for rows in model["head_figures"])
+    sinks = {layer: heads for layer, heads in enumerate(of_layers) if heads}
+    rate = _share(sum(sinks.values(), []))
     text = f"No sinks: no head gives more than {threshold} of its attention to the first token."
     if rate > 0:
-        text = f"Sinks {_where(rates)}: {_percent(rate)} of the heads give more than {threshold} of their attention to the "
+        text = f"Sinks {_where(sinks)}: {_percent(rate)} of the heads give more than {threshold} of their attention to the "
         text += "first token."
     text += f" It gets {_percent(first)} of all attention; if heads looked at all tokens alike, it would get "
     text += f"{_percent(figures['first_token_attention_uniform'])}."
@@ -51,8 +55,8 @@ def _sinks(model: dict[str, Any]) -> str:
 def verdict(model: dict[str, Any], has_stream: bool) -> str:
     """Returns sentences about a model: its attention sinks, its largest activation, and what the report does not show.
 
-    `model` is the report's dict with the keys figures, layer_types, largest_activation and not_shown. `has_stream`
-    tells whether the residual stream was observed.
+    `model` is the report's dict with the keys figures, head_figures, layer_types, largest_activation and not_shown.
+    `has_stream` tells whether the residual stream was observed.
     """
     text, largest = _sinks(model), model["largest_activation"]
     sink = model["figures"].get("sink_attention")

@@ -22,37 +22,48 @@ namespace {
 
 using console::percent_text;
 
-/// A layer, and the fraction of its heads that have an attention sink.
+/// A layer, and the share of its heads that have an attention sink, with their number.
 struct SinkLayer {
   std::size_t layer;
-  double rate;
+  metrics::Mean rate;
 };
 
-/// Returns the layers for which metrics::kSinkRate was measured.
+/// Returns the layers for which metrics::kSinkRate was measured. It is 1 for a head with a sink, 0 for others.
 std::vector<SinkLayer> sink_layers(const metrics::Report& report) {
   std::vector<SinkLayer> out;
-  for (std::size_t layer = 0; layer < report.layers.size(); ++layer) {
-    if (const auto rate = report.layers[layer].find(metrics::kSinkRate)) out.push_back({layer, *rate});
+  for (std::size_t layer = 0; layer < report.heads.size(); ++layer) {
+    metrics::Mean rate;
+    for (const metrics::FigureRow& head : report.heads[layer]) {
+      if (const auto sink = head.find(metrics::kSinkRate)) rate.add(*sink);
+    }
+    if (rate.count > 0.0) out.push_back({layer, rate});
   }
   return out;
+}
+
+/// Returns the share of heads with sinks in the layers from `first` on.
+double rate_from(const std::vector<SinkLayer>& layers, std::size_t first) {
+  metrics::Mean rate;
+  for (std::size_t i = first; i < layers.size(); ++i) rate.add(layers[i].rate);
+  return rate.value();
 }
 
 /// Describes which layers have sinks. Requires at least one layer with sinks.
 /// Returns "from layer L on" for the first layer L with these properties:
 /// - L is not the last layer.
 /// - At least half of the heads of L have sinks.
-/// - At least half of the heads of L and all later layers have sinks, as a mean over these layers.
+/// - At least half of the heads of L and all later layers have sinks.
 /// If there is no such layer, returns the range from the first to the last layer with sinks.
 std::string where_sinks_are(const std::vector<SinkLayer>& layers) {
   constexpr double kMost = 0.5;
   for (std::size_t i = 0; i + 1 < layers.size(); ++i) {
-    metrics::Mean rest;
-    for (std::size_t j = i; j < layers.size(); ++j) rest.add(layers[j].rate);
-    if (layers[i].rate >= kMost && rest.value() >= kMost) return fmt::format("from layer {} on", layers[i].layer);
+    if (layers[i].rate.value() >= kMost && rate_from(layers, i) >= kMost) {
+      return fmt::format("from layer {} on", layers[i].layer);
+    }
   }
   std::vector<std::size_t> some;
   for (const SinkLayer& each : layers) {
-    if (each.rate > 0.0) some.push_back(each.layer);
+    if (each.rate.sum > 0.0) some.push_back(each.layer);
   }
   return some.size() == 1 ? fmt::format("in layer {}", some.front())
                           : fmt::format("in layers {} to {}", some.front(), some.back());
@@ -67,13 +78,14 @@ std::string sinks_text(const ModelXray& model) {
                : "Sinks are not measured: windows hide the first token from later ones.";
   }
   if (!std::isfinite(*first)) return "The model gives numbers that are not finite.";
-  const double rate = figures.at(metrics::kSinkRate);
+  const std::vector<SinkLayer> layers = sink_layers(model.evaluation.report);
+  const double rate = rate_from(layers, 0);
   const std::string threshold = percent_text(metrics::kSinkThreshold);
   std::string out =
       rate > 0.0 ? fmt::format(
                        "Sinks {}: {} of the heads give more than {} of their attention to the "
                        "first token.",
-                       where_sinks_are(sink_layers(model.evaluation.report)), percent_text(rate), threshold)
+                       where_sinks_are(layers), percent_text(rate), threshold)
                  : fmt::format("No sinks: no head gives more than {} of its attention to the first token.", threshold);
   out += fmt::format(" It gets {} of all attention; if heads looked at all tokens alike, it would get {}.",
                      percent_text(*first), percent_text(figures.at(metrics::kFirstTokenAttentionUniform)));
