@@ -260,13 +260,15 @@ def test_blocks_of_tokens_give_the_errors_of_the_whole(monkeypatch):
     assert len(whole) == 2 * len(INT8)
 
 
-def test_zeros_and_nan_have_no_error():
+def test_zeros_have_no_error_and_nan_has_nan():
     q, k, v = (torch.randn(1, 2, 9, 8) for _ in range(3))
     k[:, 1], v[0, 0, 3, 3] = 0.0, math.nan
     row = watched(q, k, v, figures=INT8).layers[0]
     expected = pooled(parts_of(k[:, :1], [(0, t) for t in range(9)], {(0, 0)}))
     assert_errors(row, "key", expected)
-    assert all(row[key] is None for key in INT8 if "values" in key)
+    k.zero_()
+    assert all(value is None for key, value in watched(q, k, v, figures=INT8).layers[0].items() if "int8_keys" in key)
+    assert all(math.isnan(row[key]) for key in INT8 if "values" in key)
     assert not any("hidden" in key for key in row)
 
 

@@ -30,7 +30,8 @@ class Figure:
       sums (H) and the numbers of their terms. If `is_maximum`, returns the maximum of each head (H), alone or with its
       sequence, token and channel (H,3).
     - derived_from: the key of another metric, from whose mean this metric is computed. `read` is then None.
-    - finish: a function of each head's mean over all calls. It returns the metric. None means the mean itself.
+    - finish: a function of each head's mean over all calls. It returns the metric, or None if the metric is undefined.
+      No function means the mean itself.
     """
 
     key: str
@@ -39,7 +40,7 @@ class Figure:
     read: Callable[[Any], Any] | None = None
     needs: tuple[str, ...] = ()  # names of statistics that statistics_of() computes
     derived_from: str | None = None
-    finish: Callable[[Tensor], Tensor] | None = None
+    finish: Callable[[Tensor], Tensor | None] | None = None
     of_heads: bool = True
     is_maximum: bool = False
     of_first_token: bool = False  # undefined in layers whose window hides the first token
@@ -48,7 +49,7 @@ class Figure:
 
 
 def _first(s: AttentionSample) -> Tensor:
-    return s.once("first", lambda: (scores_of_first(s.call, s.geometry).double() - s.lse_or_0).exp())
+    return s.once("first", lambda: (scores_of_first(s.call, s.geometry).double() - s.lse_or_0).clamp_max(0.0).exp())
 
 
 def _sink(s: AttentionSample) -> Tensor | None:
@@ -61,19 +62,30 @@ def _gated(s: AttentionSample) -> Tensor | None:
 
 def _largest_logit(s: AttentionSample) -> Tensor:
     logits = s.statistics["lse"] + s.statistics["row_max"].log()
-    return logits.masked_fill(logits.isnan(), -math.inf).amax((0, 2))
+    ignored = logits.isnan() & ~s.geometry.not_padding[:, None]
+    return logits.masked_fill(ignored, -math.inf).amax((0, 2))
 
 
-def _kurtosis(powers: Tensor) -> Tensor:
+def _share_below(bound: float) -> Callable[[Tensor], Tensor]:
+    """Returns a function for Figure.read: 1 for numbers below the bound, 0 for others, NaN for NaN."""
+    return lambda gate: torch.where(gate.isnan(), gate, (gate < bound).to(gate.dtype))
+
+
+def size_of(value: float) -> tuple[bool, float]:
+    """Returns a key that sorts values of a metric that is a maximum. NaN exceeds all numbers."""
+    return value != value, value
+
+
+def _kurtosis(powers: Tensor) -> Tensor | None:
     """Returns the fourth central moment over the squared variance.
 
-    Returns NaN if the mean exceeds about 300 standard deviations, for example if all entries are equal. Differences of
+    Returns None if the mean exceeds about 300 standard deviations, for example if all entries are equal. Differences of
     means would then be mere rounding errors.
     """
     m, second, third, fourth = powers
     variance = second - m * m
     moment = fourth - m * (4 * third - m * (6 * second - 3 * m * m))
-    return torch.where(variance > 1e-5 * second, moment / variance.square(), math.nan)
+    return None if variance <= 1e-5 * second else moment / variance.square()
 
 
 def _of_vectors(name: str, compute: Callable[[TokenVectors], Any]) -> Callable[[Any], Any]:
@@ -200,8 +212,8 @@ FIGURES = (
         )
     ),
     Figure("gate_mean", "gate", "mean of the gate as applied, over tokens and features", read=lambda g: g),
-    Figure("gate_below_0.1", "gate", "share of gates below 0.1", read=lambda g: g < 0.1),
-    Figure("gate_below_0.01", "gate", "share of gates below 0.01", read=lambda g: g < 0.01),
+    Figure("gate_below_0.1", "gate", "share of gates below 0.1", read=_share_below(0.1)),
+    Figure("gate_below_0.01", "gate", "share of gates below 0.01", read=_share_below(0.01)),
     Figure(
         "gate_histogram",
         "gate",
@@ -214,7 +226,7 @@ FIGURES = (
         "linear",
         "ln 2 / -(mean of g) in tokens",
         read=lambda s: s.decay.mean(-1),
-        finish=lambda means: math.log(2) / -means,
+        finish=lambda means: math.log(2) / (0.0 - means),  # infinity without decay; -means would be -0
     ),
     Figure("mean_beta", "linear", "mean of β over tokens", read=lambda s: s.beta),
     Figure(
@@ -239,8 +251,8 @@ FIGURES = (
         "mean of abs(silu(z)), or of σ(z) for Kimi-Linear, over tokens and features",
         read=lambda g: g,
     ),
-    Figure("output_gate_below_0.1", "output_gate", "share of these gates below 0.1", read=lambda g: g < 0.1),
-    Figure("output_gate_below_0.01", "output_gate", "share of these gates below 0.01", read=lambda g: g < 0.01),
+    Figure("output_gate_below_0.1", "output_gate", "share of these gates below 0.1", read=_share_below(0.1)),
+    Figure("output_gate_below_0.01", "output_gate", "share of these gates below 0.01", read=_share_below(0.01)),
     Figure(
         "massive_activation",
         "block",

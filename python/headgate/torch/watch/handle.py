@@ -18,7 +18,7 @@ from ...extras import require
 from . import gates as gate_readers
 from . import headgate_ops, linear, mha, sdpa, transformers
 from .call import AttentionCall, Geometry, geometry_of, scores
-from .figures import FIGURES, Figure, select_figures
+from .figures import FIGURES, Figure, select_figures, size_of
 from .log import RunLog, evaluation_of
 from .masks import MaskCache
 from .sample import AttentionSample, TokenVectors
@@ -44,10 +44,6 @@ class Layer:
 
     name: str
     module: nn.Module
-
-
-def _figures_of(value: Tensor) -> list[float | None]:
-    return [None if x != x else x for x in value.tolist()]
 
 
 class Watch:
@@ -479,7 +475,10 @@ class Watch:
         return found
 
     def _values(self, name: str, figure: Figure) -> tuple[Tensor | None, float | None]:
-        """Returns a metric of one module: of its heads, and of the whole layer. Either is None if it is undefined."""
+        """Returns a metric of one module: of its heads, and of the whole layer. Either is None if it is undefined.
+
+        A metric that was measured and is not finite is NaN or infinity. NaN in heads may also be undefined.
+        """
         sums = self._sums[name]
         key = figure.derived_from or figure.key
         if figure.is_maximum:
@@ -490,16 +489,17 @@ class Watch:
         if figure.of_first_token and sums.hidden is not None and sums.hidden.item() > 0:
             return None, None
         total, count = sums.sums[key].cpu(), sums.counts[key].cpu()
-        if figure.of_powers and figure.finish is not None:
-            value = figure.finish(total / count).item()
-            return None, None if value != value else value
-        heads = total / count
-        layer = (total.sum() / count.sum())[None]
-        if figure.finish is not None:
-            heads = figure.finish(heads)
-            layer = heads.nanmean()[None] if figure.derived_from else figure.finish(layer)
-        value = layer.item()
-        return heads, None if value != value else value
+        if count.sum() == 0:
+            return None, None
+        finish = figure.finish or (lambda means: means)
+        heads = finish(total / count)
+        if figure.of_powers:
+            heads, layer = None, heads
+        elif figure.derived_from:
+            layer = None if heads is None else heads[count > 0].mean()
+        else:
+            layer = finish(total.sum() / count.sum())
+        return heads, None if layer is None else layer.item()
 
     def _modules(self) -> list[str]:
         order = {name: i for i, name in enumerate(self._names.values())}
@@ -548,7 +548,8 @@ class Watch:
         """Returns {key: value} of the model. With by_layer, adds {"key/module": value} of its layers.
 
         The value of the model is the mean over its layers, or their maximum if the metric is a maximum. Layers of
-        cross-attention are not included. Metrics without a value are omitted.
+        cross-attention are not included. Metrics without a value are omitted. If the model's numbers are not finite,
+        the metrics that depend on them are NaN or infinity.
         """
         found: dict[str, float] = {}
         layers = self.layers
@@ -556,7 +557,7 @@ class Watch:
             rows = [row for row in layers if row.get(figure.key) is not None]
             own = [row[figure.key] for row in rows if row["kind"] != "cross"]
             if own:
-                found[figure.key] = max(own) if figure.is_maximum else sum(own) / len(own)
+                found[figure.key] = max(own, key=size_of) if figure.is_maximum else sum(own) / len(own)
             if by_layer:
                 found |= {f"{figure.key}/{row['module']}": row[figure.key] for row in rows}
         return found
@@ -583,7 +584,7 @@ class Watch:
             for figure in self.figures:
                 heads = self._values(name, figure)[0] if figure.of_heads else None
                 if heads is not None:
-                    columns[figure.key] = _figures_of(heads)
+                    columns[figure.key] = heads.tolist()
                 if figure.of_heads and figure.key in self._sums[name].places:
                     columns |= zip(
                         [f"{figure.key}_{what}" for what in PLACE], self._sums[name].places[figure.key].T.tolist()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from ..checks import is_whole
+from .figures import size_of
 
 if TYPE_CHECKING:
     from .handle import Watch
@@ -42,7 +43,8 @@ def evaluation_of(seen: "Watch") -> dict[str, Any]:
     """Returns the "eval" entry of a record: the metrics of the model and of each layer, measured by a handle."""
     layers, key = seen.layers, "massive_activation"
     found = seen.scalars(by_layer=False)
-    largest = next((row for row in layers if key in found and row.get(key) == found[key]), {})
+    rows = [row for row in layers if key in row and row["kind"] != "cross"]
+    largest = max(rows, key=lambda row: size_of(row[key]), default={})
     places = {name: place for name, place in largest.items() if name.startswith(f"{key}_")}
     return {**_named({**found, **places}), "layers": [_named(row) for row in layers]}
 

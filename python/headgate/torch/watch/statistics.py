@@ -97,6 +97,7 @@ def by_blocks(call: AttentionCall, geometry: Geometry, wanted: set[str]) -> dict
             sinks = call.sink_rows(s.dtype)
             sinks = sinks if sinks.shape[-1] == 1 else sinks[..., rows]
             lse = torch.logaddexp(of_keys, sinks[..., None])
+        lse = lse.masked_fill(lse == math.inf, math.nan)  # as by the kernels: such a row has no weights
         lse_or_0 = lse.masked_fill(lse == -math.inf, 0.0)
         difference = s - lse_or_0
         p = difference.exp()
@@ -104,7 +105,7 @@ def by_blocks(call: AttentionCall, geometry: Geometry, wanted: set[str]) -> dict
         if "row_max" in wanted:
             parts["row_max"].append(p.amax(-1))
         if "entropy" in wanted:
-            entropy = -torch.where(p > 0, p * difference, 0.0).sum(-1)
+            entropy = -torch.where(p == 0, 0.0, p * difference).sum(-1)  # NaN passes
             if call.sinks is not None:
                 of_sink = sinks - lse_or_0[..., 0]
                 entropy = entropy - torch.where(of_sink == -math.inf, 0.0, of_sink.exp() * of_sink)
