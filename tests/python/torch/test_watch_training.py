@@ -4,7 +4,10 @@
 import json
 import math
 import subprocess
+from decimal import Decimal
+from fractions import Fraction
 
+import numpy
 import pytest
 import torch
 import transformers
@@ -15,6 +18,7 @@ import tool_runs
 from headgate.torch import watch
 from headgate.torch.transformers import WatchCallback
 from headgate.torch.watch.figures import BY_KEY
+from headgate.torch.watch.log import EVALUATION_FIGURES, STEP_FIGURES
 
 
 class Reporter(transformers.TrainerCallback):
@@ -162,13 +166,51 @@ def test_log_of_a_trainer_is_read_by_compare(tmp_path, reports):
     [
         (0, {}, "step is 0 but must be a whole number from 1 on"),
         (1, {"accuracy": 1.0}, "'accuracy' is none of loss, "),
+        (2**53 + 1, {}, "step is 9007199254740993 but must be a whole number from 1 on, at most 9007199254740992"),
+        (True, {}, "step is True but must be a whole number"),
         (1, {"loss": "low"}, "loss is 'low' but must be a number"),
+        (1, {"tokens": math.nan}, "tokens is nan but must be a whole number from 0 to 9007199254740992"),
+        (1, {"tokens": -5}, "tokens is -5 but must be a whole number"),
     ],
 )
 def test_log_refuses_what_compare_would_not_read(step, figures, message, tmp_path):
     with pytest.raises(ValueError, match=f"watch: log: {message}"):
         watch(models.model("llama")).log(tmp_path, step, **figures)
     assert not (tmp_path / "metrics.jsonl").exists()
+
+
+ODD = (
+    0, -5, 1.7, 24.0, True, None, "2.5", b"2", "", math.nan, math.inf, -math.inf, -0.0, 5e-324, 1e300, 2**53, 2**53 + 1,
+    2**60, 10**400, 3 + 0j, [1.0], object(), Fraction(1, 3), Decimal("NaN"), Decimal(7), numpy.int64(3), numpy.uint64(2**63),
+    numpy.float32(0.1), numpy.bool_(True), numpy.array([1, 2]), numpy.array([4]), torch.tensor(2.5), torch.tensor(9),
+    torch.tensor(True), torch.tensor([1.0, 2.0]), torch.tensor(math.nan, requires_grad=True),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["step", *STEP_FIGURES, *EVALUATION_FIGURES])
+def test_log_refuses_a_value_by_name_or_runs_reads_it_back(name, tmp_path):
+    seen, logged = watch(models.model("llama")), 0
+    for n, value in enumerate(ODD):
+        folder = tmp_path / f"{n:02}"
+        step, figures = (value, {}) if name == "step" else (1, {name: value})
+        try:
+            seen.log(folder, step, **{"loss": 1.0, "lr": 1.0, **figures})
+        except ValueError as error:
+            assert str(error).startswith(f"watch: log: {name} is ") and "\n" not in str(error)
+            assert not folder.exists()
+            continue
+        logged += 1
+        (run,) = headgate.runs(folder)
+        number = value.item() if hasattr(value, "item") else value
+        if name == "step":
+            assert run.steps.tolist() == [number]
+        elif name == "tokens":
+            assert run.tokens == number
+        elif math.isfinite(number):
+            assert run.curves[name].values.tolist() == [float(number)]
+        else:
+            assert name not in run.curves or math.isnan(run.curves[name].values[0])
+    assert 0 < logged < len(ODD)
 
 
 def test_step_that_raises_ends_the_watch(tmp_path):

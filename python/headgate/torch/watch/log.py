@@ -4,18 +4,19 @@
 import json
 import math
 import os
+import reprlib
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torch import Tensor
-
-from ..checks import is_whole
 from .figures import size_of
 
 if TYPE_CHECKING:
     from .handle import Watch
 
 COUNTS = ("tokens",)
+MOST_COUNTED = 2**53
+"""Largest step and count that readers of metrics.jsonl accept."""
 STEP_FIGURES = ("loss", "loss_bits_per_byte", "grad_norm", "lr", "tokens_per_second", "mfu", *COUNTS)
 """Keys of a training step in a record, as in records of `headgate train`."""
 EVALUATION_FIGURES = ("loss_nats", "bits_per_byte", "perplexity")
@@ -25,13 +26,23 @@ OTHER_NAMES = {"hidden_first_token": "hidden_first_token_share"}
 
 
 def _number(name: str, value: Any) -> float | int | None:
+    """Converts a value to a number of a record. Converts numbers that are not finite to None, but refuses such counts.
+
+    Raises ValueError for values that readers of metrics.jsonl refuse, and for bools and texts.
+    """
+    wanted = f"a whole number from 0 to {MOST_COUNTED}" if name in COUNTS else "a number that float64 can hold"
     try:
-        number = float(value.detach() if isinstance(value, Tensor) else value)
-    except (TypeError, ValueError, RuntimeError):
-        raise ValueError(f"watch: log: {name} is {value!r} but must be a number") from None
-    if not math.isfinite(number):
-        return None  # null, as `headgate train` writes for numbers that are not finite
-    return int(number) if name in COUNTS else number
+        plain = value.item() if hasattr(value, "item") else value  # of a tensor, or of NumPy
+        if isinstance(plain, (bool, str, bytes, bytearray)):
+            raise TypeError
+        number = float(plain)
+        if name in COUNTS:
+            if not (number.is_integer() and 0 <= plain <= MOST_COUNTED):
+                raise ValueError
+            return int(plain)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        raise ValueError(f"watch: log: {name} is {reprlib.repr(value)} but must be {wanted}") from None
+    return number if math.isfinite(number) else None  # null, as `headgate train` writes it
 
 
 def _named(row: dict[str, Any]) -> dict[str, Any]:
@@ -54,9 +65,11 @@ def record_of(step: Any, figures: dict[str, Any], evaluation: dict[str, Any]) ->
 
     Raises ValueError for an invalid step, an unknown name in `figures`, and a value that is no number.
     """
-    if not is_whole(step) or step < 1:
-        raise ValueError(f"watch: log: step is {step!r} but must be a whole number from 1 on")
-    record: dict[str, Any] = {"step": step}
+    if not isinstance(step, Integral) or isinstance(step, bool) or not 1 <= step <= MOST_COUNTED:
+        raise ValueError(
+            f"watch: log: step is {reprlib.repr(step)} but must be a whole number from 1 on, at most {MOST_COUNTED}"
+        )
+    record: dict[str, Any] = {"step": int(step)}
     found = dict(evaluation)
     for name, value in figures.items():
         if name not in STEP_FIGURES + EVALUATION_FIGURES:
@@ -76,6 +89,7 @@ class RunLog:
 
     def add(self, step: int, figures: dict[str, Any], evaluation: dict[str, Any] | None = None) -> None:
         """Adds values to the record of a step. If the step is new, first writes the record of the previous step."""
+        record_of(step, figures, evaluation or {})  # refuses wrong values before they join others
         if step != self._step:
             self.flush()
         self._step = step
