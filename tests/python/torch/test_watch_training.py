@@ -18,7 +18,7 @@ import tool_runs
 from headgate.torch import watch
 from headgate.torch.transformers import WatchCallback
 from headgate.torch.watch.figures import BY_KEY
-from headgate.torch.watch.log import EVALUATION_FIGURES, STEP_FIGURES
+from headgate.torch.watch.log import EVALUATION_FIGURES, STEP_FIGURES, RunLog
 
 
 class Reporter(transformers.TrainerCallback):
@@ -48,7 +48,7 @@ def trainer_of(tmp_path, model, logging_steps=5, eval_steps=None, **options):
         seed=1,
     )
     if eval_steps is not None:
-        options["eval_dataset"] = data[:2]
+        options.setdefault("eval_dataset", data[:2])
     return transformers.Trainer(model=model, args=arguments, train_dataset=data, **options)
 
 
@@ -177,6 +177,59 @@ def test_log_refuses_what_compare_would_not_read(step, figures, message, tmp_pat
     with pytest.raises(ValueError, match=f"watch: log: {message}"):
         watch(models.model("llama")).log(tmp_path, step, **figures)
     assert not (tmp_path / "metrics.jsonl").exists()
+
+
+HOOKS = ("on_step_begin", "on_pre_optimizer_step", "on_optimizer_step", "on_substep_end", "on_step_end", "on_log",
+         "on_evaluate", "on_prediction_step", "training_step")  # fmt: skip
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+def test_log_of_an_interrupted_trainer_has_every_watched_step(hook, tmp_path):
+    def interrupt(args, state, control, **_):
+        if state.global_step >= 3:
+            raise KeyboardInterrupt
+
+    class Interrupting(transformers.TrainerCallback):
+        pass
+
+    setattr(Interrupting, hook, staticmethod(interrupt))
+    trainer = trainer_of(tmp_path, models.model("llama", "sdpa"), logging_steps=1, eval_steps=1)
+    WatchCallback(every=1, log=tmp_path / "run").add_to(trainer)
+    trainer.add_callback(Interrupting())
+    if hook == "training_step":
+        step = trainer.training_step
+        trainer.training_step = lambda *a, **k: interrupt(None, trainer.state, None) or step(*a, **k)
+    with pytest.raises(KeyboardInterrupt):
+        trainer.train()
+    history = trainer.state.log_history
+    (run,) = headgate.runs(tmp_path / "run")
+    assert compared(tmp_path / "run")["runs"][0]["notes"] == []
+    for key, ours in (("watch/first_token_attention",) * 2, ("loss", "loss"), ("eval_loss", "loss_nats")):
+        logged = {row["step"]: row[key] for row in history if key in row}
+        curve = run.curves[ours.removeprefix("watch/")]
+        assert dict(zip(curve.steps.tolist(), curve.values.tolist())) == logged and max(logged) >= 2
+
+
+def test_callback_warns_that_losses_of_several_sets_are_not_recorded(tmp_path):
+    data = [{"input_ids": ids, "labels": ids} for ids in models.tokens(2, 12)]
+    callback = WatchCallback(every=2, log=tmp_path / "run")
+    with pytest.warns(UserWarning) as caught:
+        trained(tmp_path, add_to=callback, eval_steps=2, eval_dataset={"x": data, "y": data})
+    said = [str(each.message) for each in caught if "WatchCallback" in str(each.message)]
+    assert said == ["WatchCallback: log= records eval_loss alone, not eval_x_loss"]
+    assert "loss_nats" not in headgate.runs(tmp_path / "run")[0].curves
+
+
+def test_records_of_another_writer_are_kept(tmp_path):
+    ours, theirs = RunLog(tmp_path), RunLog(tmp_path)
+    ours.add(1, {"loss": 3.0})
+    theirs.add(1, {"loss": 2.0})
+    ours.add(1, {"lr": 0.1})
+    ours.add(1, {"grad_norm": 1.0})
+    lines = (tmp_path / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    assert [sorted(json.loads(line)) for line in lines] == [
+        ["loss", "step"], ["loss", "step"], ["grad_norm", "loss", "lr", "step"]
+    ]  # fmt: skip
 
 
 ODD = (

@@ -3,6 +3,7 @@
 
 import functools
 import os
+import warnings
 from typing import Any
 
 from transformers import Trainer, TrainerCallback
@@ -24,7 +25,8 @@ class WatchCallback(TrainerCallback):
         and in evaluation mode.
     by_layer: whether to also log the metrics of each layer.
     log: a directory for metrics.jsonl, which `headgate compare` and headgate.runs read. The file receives the metrics,
-        the loss, learning rate and gradient norm that the trainer logs, and the loss of evaluations.
+        the loss, learning rate and gradient norm that the trainer logs, and the loss of evaluations. Warns if there are
+        several evaluation sets: records have room for the loss of one, `eval_loss`.
     watch_options: arguments of headgate.torch.watch.
 
     Combines the metrics of all ranks. Raises ValueError if `every` is less than 1.
@@ -46,7 +48,7 @@ class WatchCallback(TrainerCallback):
         self.options = {"figures": figures, **watch_options}
         self.seen: Watch | None = None
         self.trainer: Trainer | None = None
-        self._training = False
+        self._training = self._warned = False
         self._run = None if log is None else RunLog(log)
 
     def add_to(self, trainer: Trainer) -> "WatchCallback":
@@ -116,11 +118,14 @@ class WatchCallback(TrainerCallback):
             self._add(state, figures, {})
 
     def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **_: Any) -> None:
-        if self._training and "eval_loss" in (metrics or {}):
+        metrics = metrics or {}
+        others = [name for name in metrics if name.endswith("_loss") and name != "eval_loss"]
+        if self._training and "eval_loss" in metrics:
             self._add(state, {"loss_nats": metrics["eval_loss"]}, {})
+        elif self._training and others and self._run is not None and not self._warned:
+            self._warned = True
+            warnings.warn(f"WatchCallback: log= records eval_loss alone, not {others[0]}", stacklevel=2)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self._stop()
         self._training = False
-        if self._run is not None:
-            self._run.flush()

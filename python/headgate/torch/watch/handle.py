@@ -571,9 +571,7 @@ class Watch:
         The first step is 1. If a step is recorded twice, as in a resumed run, readers use the later record. Raises
         ValueError for unknown names of values.
         """
-        run = RunLog(directory)
-        run.add(step, figures, evaluation_of(self))
-        run.flush()
+        RunLog(directory).add(step, figures, evaluation_of(self))
 
     def head_frame(self) -> Any:
         """Returns a pandas.DataFrame with a row for each head, indexed by module and head."""

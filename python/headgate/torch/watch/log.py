@@ -79,28 +79,33 @@ def record_of(step: Any, figures: dict[str, Any], evaluation: dict[str, Any]) ->
 
 
 class RunLog:
-    """Writes the metrics.jsonl of a run's directory. Collects the values of a step, and writes one record per step."""
+    """Writes the metrics.jsonl of a run's directory, one record per step. The file has each value as soon as it is added."""
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
         self.path = Path(directory) / "metrics.jsonl"
         self._step = 0
         self._figures: dict[str, Any] = {}
         self._evaluation: dict[str, Any] = {}
+        self._last = 0, 0
+        """Where the record of this step begins and ends in the file."""
 
-    def add(self, step: int, figures: dict[str, Any], evaluation: dict[str, Any] | None = None) -> None:
-        """Adds values to the record of a step. If the step is new, first writes the record of the previous step."""
-        record_of(step, figures, evaluation or {})  # refuses wrong values before they join others
+    def add(self, step: Any, figures: dict[str, Any], evaluation: dict[str, Any] | None = None) -> None:
+        """Adds values to the record of a step. Appends the record, or rewrites the last one if it is of the same step."""
+        evaluation = evaluation or {}
+        record_of(step, figures, evaluation)  # refuses wrong values before they join others
         if step != self._step:
-            self.flush()
-        self._step = step
+            self._step, self._figures, self._evaluation, self._last = step, {}, {}, (0, 0)
         self._figures |= figures
-        self._evaluation |= evaluation or {}
-
-    def flush(self) -> None:
-        """Appends the collected record to the file."""
+        self._evaluation |= evaluation
         if self._figures or self._evaluation:
-            line = json.dumps(record_of(self._step, self._figures, self._evaluation))
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            with open(self.path, "a", encoding="utf-8") as file:
-                file.write(line + "\n")
-        self._figures, self._evaluation = {}, {}
+            self._write((json.dumps(record_of(step, self._figures, self._evaluation)) + "\n").encode())
+
+    def _write(self, line: bytes) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        begin, end = self._last
+        rewrites = end > 0 and self.path.exists() and self.path.stat().st_size == end  # nobody else has appended
+        with open(self.path, "r+b" if rewrites else "ab") as file:
+            begin = file.seek(begin) if rewrites else file.tell()
+            file.write(line)
+            file.truncate()
+        self._last = begin, begin + len(line)
