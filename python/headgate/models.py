@@ -80,6 +80,13 @@ def _frame(rows: Any):
     return require("pandas", "frame()").DataFrame(rows)
 
 
+def _head_frame(heads: list[list[Figures]]):
+    """Returns a pandas.DataFrame with a row for each head, indexed by layer and head. It is empty without heads."""
+    rows = [{"layer": layer, "head": h, **f} for layer, of in enumerate(heads) for h, f in enumerate(of)]
+    pandas = require("pandas", "frame()")
+    return pandas.DataFrame(rows, columns=None if rows else ["layer", "head"]).set_index(["layer", "head"])
+
+
 def _some(figures: Figures, most: int = 3) -> str:
     """Formats the first `most` metrics and the number of the others, for a repr."""
     known = [f"{key} {value:.4g}" for key, value in figures.items() if isinstance(value, (int, float))]
@@ -111,9 +118,10 @@ class Evaluation:
         return _frame(self.layers).rename_axis("layer")
 
     def head_frame(self):
-        """Returns a pandas.DataFrame with a row for each head, indexed by layer and head."""
-        rows = [{"layer": layer, "head": h, **f} for layer, heads in enumerate(self.heads) for h, f in enumerate(heads)]
-        return _frame(rows).set_index(["layer", "head"])
+        """Returns a pandas.DataFrame with a row for each head, indexed by layer and head. Without heads=True in eval(), it
+        has no rows.
+        """
+        return _head_frame(self.heads)
 
 
 @dataclass(frozen=True, repr=False)
@@ -168,10 +176,7 @@ class Xray:
 
     def head_frame(self):
         """Returns a pandas.DataFrame with a row for each head, indexed by layer and head."""
-        rows = [
-            {"layer": layer, "head": h, **f} for layer, of in enumerate(self.head_figures) for h, f in enumerate(of)
-        ]
-        return _frame(rows).set_index(["layer", "head"])
+        return _head_frame(self.head_figures)
 
 
 @dataclass(frozen=True, repr=False)

@@ -5,20 +5,45 @@ it creates new ones.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from numbers import Integral
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .extras import require
-from .models import Evaluation, Run, Xray
+from .models import Evaluation, Run, Xray, _refusal
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
+REPORT = "an Xray, as Model.xray returns"
+
+
+def _of_type(name: str, value: Any, types: Any, wanted: str) -> Any:
+    if not isinstance(value, types):
+        raise _refusal(f"plot: {name}", value, wanted)
+    return value
+
+
+def _each_of_type(name: str, values: tuple[Any, ...], types: Any, wanted: str) -> None:
+    require("matplotlib", "headgate.plot")  # a missing package is named before wrong values
+    for n, value in enumerate(values):
+        _of_type(f"{name}[{n}]", value, types, wanted)
+    if not values:
+        raise ValueError(f"plot: {name} is empty but must hold at least one")
+
+
+def _index(name: str, value: Any, count: int) -> int:
+    """Checks the index of a layer or a head. Negative indices are refused."""
+    if not isinstance(value, Integral) or isinstance(value, bool) or not 0 <= value < count:
+        raise ValueError(f"plot: {name} is {value!r} but must be a whole number from 0 to {count - 1}")
+    return int(value)
+
+
 def _axes(axes: Axes | None) -> Axes:
     if axes is not None:
-        return axes
+        return _of_type("axes", axes, require("matplotlib.axes", "headgate.plot").Axes, "Axes of matplotlib")
     return require("matplotlib.pyplot", "headgate.plot").subplots(layout="constrained")[1]
 
 
@@ -40,17 +65,23 @@ def layer_figure(
 
     The default metric is first-token attention.
     """
-    if labels is not None and (isinstance(labels, str) or len(labels) != len(reports)):
+    _each_of_type("reports", reports, (Evaluation, Xray), "an Evaluation or an Xray")
+    _of_type("key", key, str, "a str")
+    if labels is not None and (
+        isinstance(labels, str) or not hasattr(labels, "__len__") or len(labels) != len(reports)
+    ):
         raise ValueError(f"plot: labels is {labels!r} but must be a list of {len(reports)} names")
+    names = [getattr(report, "name", None) for report in reports] if labels is None else list(labels)
+    lines = [
+        _numbers(report.layers if isinstance(report, Evaluation) else report.layer_figures, key) for report in reports
+    ]
     axes = _axes(axes)
-    for n, report in enumerate(reports):
-        rows = report.layers if isinstance(report, Evaluation) else report.layer_figures
-        name = labels[n] if labels else getattr(report, "name", None)
-        axes.plot(range(len(rows)), _numbers(rows, key), marker="o", label=name)
+    for name, values in zip(names, lines):
+        axes.plot(range(len(values)), values, marker="o", label=name)
     axes.set_xlabel("layer")
     _count(axes.xaxis)
     axes.set_ylabel(key.replace("_", " "))
-    if labels or any(isinstance(report, Xray) for report in reports):
+    if labels is not None or any(isinstance(report, Xray) for report in reports):
         axes.legend()
     return axes
 
@@ -60,15 +91,17 @@ def gate_histogram(report: Xray, layer: int | None = None, *, axes: Axes | None 
 
     Attention and linear attention have separate lines. A line shows the share of the gates in each bin.
     """
-    axes = _axes(axes)
+    _of_type("report", report, Xray, REPORT)
+    layers = range(len(report.heads)) if layer is None else [_index("layer", layer, len(report.heads))]
     counts: dict[str, list[np.ndarray]] = {}
-    for n in range(len(report.heads)) if layer is None else [layer]:
+    for n in layers:
         is_linear = n < len(report.layer_types) and report.layer_types[n] == "linear_attention"
         found = [head.gate_histogram for head in report.heads[n] if head.gate_histogram is not None]
         if found:
             counts.setdefault("linear attention" if is_linear else "attention", []).extend(found)
     if not counts:
         raise ValueError(f"plot: no head of {report.name} has a gate of its own there")
+    axes = _axes(axes)
     for kind, of_kind in counts.items():
         total = np.sum(of_kind, axis=0)
         edges = np.linspace(0, 1, len(total) + 1)
@@ -85,6 +118,9 @@ def head_map(report: Xray, layer: int, head: int, *, axes: Axes | None = None) -
 
     The colour of a cell shows the square root of the mean weight that its queries give to its keys.
     """
+    _of_type("report", report, Xray, REPORT)
+    layer = _index("layer", layer, len(report.heads))
+    head = _index("head", head, len(report.heads[layer]))
     axes = _axes(axes)
     image = axes.imshow(np.sqrt(report.heads[layer][head].map), vmin=0, vmax=1, cmap="viridis")
     axes.figure.colorbar(image, ax=axes, label="root of the weight")
@@ -98,10 +134,13 @@ def head_map(report: Xray, layer: int, head: int, *, axes: Axes | None = None) -
 
 def curves(*runs: Run, key: str = "loss", axes: Axes | None = None) -> Axes:
     """Plots the metric `key` of each run over its steps."""
-    axes = _axes(axes)
+    _each_of_type("runs", runs, Run, "a Run, as headgate.runs returns")
+    _of_type("key", key, str, "a str")
     for run in runs:
         if key not in run.curves:
             raise ValueError(f"plot: {run.name} has no curve '{key}'; it has {', '.join(run.curves)}")
+    axes = _axes(axes)
+    for run in runs:
         axes.plot(run.curves[key].steps, run.curves[key].values, label=run.name)
     axes.set_xlabel("step")
     _count(axes.xaxis)

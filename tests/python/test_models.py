@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import matplotlib
+import matplotlib.pyplot
 import numpy as np
 import pandas
 import pytest
@@ -143,6 +144,48 @@ def test_figures(folder):
             plot.layer_figure(report, labels=labels)
     with pytest.raises(ValueError, match="gate"):
         plot.gate_histogram(headgate.load(folder / "runs" / "plain").xray("The quick", threads=1))
+
+
+def test_head_frame_without_heads_is_empty(folder):
+    model = headgate.load(folder / "runs" / "gated")
+    for options in ({}, {"metrics": ["loss"], "heads": True}):
+        frame = model.eval(folder / "text.txt", threads=1, tokens=1024, seq_len=32, **options).head_frame()
+        assert len(frame.columns) == 0 or len(frame) == 0
+        assert frame.index.names == ["layer", "head"]
+
+
+def test_figures_refuse_wrong_arguments_by_name(folder):
+    model, (run, _) = headgate.load(folder / "runs" / "gated"), headgate.runs(folder / "runs")
+    x, evaluation = model.xray("The quick", threads=1), model.eval(folder / "text.txt", tokens=1024, threads=1)
+    opened = len(matplotlib.pyplot.get_fignums())
+    wrong = {
+        plot.layer_figure: [
+            ((run,), {}, r"reports\[0\] is a Run "), ((x, [x]), {}, r"reports\[1\] is a list "), ((), {}, "reports is empty "),
+            ((None,), {}, r"reports\[0\] is None "), ((x,), {"labels": 3}, "labels is 3 "), ((x,), {"key": 3}, "key is a int "),
+            ((x,), {"key": []}, "key is a list "), ((x,), {"axes": 3}, "axes is a int "),
+        ],
+        plot.curves: [
+            (([run],), {}, r"runs\[0\] is a list "), ((x,), {}, r"runs\[0\] is a Xray "), ((), {}, "runs is empty "),
+            ((run,), {"key": []}, "key is a list "), ((run,), {"key": "x"}, ".* has no curve 'x'"),
+            ((run,), {"axes": "a"}, "axes is a str "),
+        ],
+        plot.gate_histogram: [
+            ((evaluation,), {}, "report is a Evaluation "), ((None,), {}, "report is None "), ((x,), {"axes": []}, "axes is a list "),
+            *(((x, layer), {}, f"layer is {layer!r} but must be a whole number from 0 to 1$") for layer in (99, "0", -1, 1.0)),
+        ],
+        plot.head_map: [
+            ((evaluation, 0, 0), {}, "report is a Evaluation "), ((x, 0, 0), {"axes": 3}, "axes is a int "),
+            *(((x, n, 0), {}, f"layer is {n!r} but must be a whole number from 0 to 1$") for n in (99, -1, True, None)),
+            *(((x, 0, n), {}, f"head is {n!r} but must be a whole number from 0 to 1$") for n in (2, -1, "1", 0.5)),
+        ],
+    }  # fmt: skip
+    for function, calls in wrong.items():
+        for arguments, options, said in calls:
+            with pytest.raises((TypeError, ValueError), match=f"^plot: {said}"):
+                function(*arguments, **options)
+    assert len(matplotlib.pyplot.get_fignums()) == opened
+    assert plot.head_map(x, np.int64(1), np.int64(0)).get_title() == "layer 1, head 0"
+    assert len(plot.layer_figure(x, labels=np.array(["a"])).get_lines()) == 1
 
 
 def test_xray_has_the_verdict_of_the_command_line(folder):
