@@ -164,12 +164,10 @@ std::string page_of(const Keywords& keywords) {
   return xray::report_page(xray::joined_reports(reports));
 }
 
-/// Returns the report of `headgate explain --json` for a problem file. Numbers have 17 digits, so that reading them
-/// back gives the same doubles.
+/// Returns the report of `headgate explain --json` for a problem file. Numbers are not rounded.
 std::string explain_file(const Keywords& keywords) {
   const auto path = keywords.require<std::string>("path");
-  constexpr int kDigits = 17;
-  return explain::json_text(explain::solve(explain::read_worked_problem(path)), kDigits);
+  return explain::json_text(explain::solve(explain::read_worked_problem(path)), std::nullopt);
 }
 
 /// Reads metrics.jsonl of each directory. Returns the runs as a JSON array.

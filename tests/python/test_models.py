@@ -114,7 +114,7 @@ def test_explain():
     printed = json.loads(tool("explain", "--json", "--decimals", 17, path))
     assert set(found) == set(printed)
     for name, values in printed.items():
-        assert np.array_equal(found[name], np.array(values)), name
+        assert np.allclose(found[name], np.array(values), rtol=0, atol=1e-17), name
     q = np.array([[1.0, 0.0], [0.0, 1.0]])
     small = headgate.explain({"Q": q, "K": q, "V": q, "Z": q, "causal": True})
     y = headgate.attention(*(x[None, None] for x in (q, q, q, q)), causality="causal")
@@ -144,6 +144,26 @@ def test_figures(folder):
             plot.layer_figure(report, labels=labels)
     with pytest.raises(ValueError, match="gate"):
         plot.gate_histogram(headgate.load(folder / "runs" / "plain").xray("The quick", threads=1))
+
+
+@pytest.mark.parametrize("exponent", range(-30, -4, 5))
+def test_explain_keeps_numbers_of_any_size(exponent):
+    scale = 10.0**exponent
+    Q, K, V = (np.random.default_rng(seed).normal(size=(3, 2)) for seed in range(3))
+    problem = {"Q": scale * Q, "K": K, "V": scale * V, "Z": Q}
+    found = headgate.explain(problem)
+    scores = problem["Q"] @ K.T
+    weights = np.exp(scores / np.sqrt(2))
+    weights /= weights.sum(-1, keepdims=True)
+    attention, gate = weights @ problem["V"], 1 / (1 + np.exp(-Q))
+    expected = {"Q": problem["Q"], "K": K, "V": problem["V"], "scores": scores, "weights": weights,
+                "attention": attention, "gate": gate, "output": gate * attention}  # fmt: skip
+    assert found.keys() == expected.keys()
+    for name, values in expected.items():
+        assert found[name].dtype == np.float64
+        np.testing.assert_allclose(found[name], values, rtol=1e-12, atol=0, err_msg=name)
+    for name in ("Q", "K", "V"):
+        assert np.array_equal(found[name], expected[name])
 
 
 def test_head_frame_without_heads_is_empty(folder):

@@ -17,7 +17,7 @@
 namespace headgate::cli {
 namespace {
 
-constexpr int kMaxDecimals = 17;  // a double has at most 17 significant digits
+constexpr int kMaxDecimals = 17;  // restores every double of at least 0.1
 
 struct ExplainOptions {
   std::string file;

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -25,15 +26,17 @@ std::string rounded(double x, int decimals) {
   return text;
 }
 
-/// Returns x rounded to `decimals` digits after the point, the number that rounded() formats as text.
-double rounded_number(double x, int decimals) {
-  const std::string text = rounded(x, decimals);
+/// Returns x rounded to `decimals` digits after the point, the number that rounded() formats as text. Without
+/// `decimals`, returns x. Zero has no minus sign.
+double rounded_number(double x, std::optional<int> decimals) {
+  if (!decimals) return x + 0.0;
+  const std::string text = rounded(x, *decimals);
   double read = x;
   std::from_chars(text.data(), text.data() + text.size(), read);  // strtod() would depend on the locale
   return read;
 }
 
-nlohmann::ordered_json to_json(const Matrix& m, int decimals) {
+nlohmann::ordered_json to_json(const Matrix& m, std::optional<int> decimals) {
   auto rows = nlohmann::ordered_json::array();
   for (std::int64_t i = 0; i < m.rows; ++i) {
     auto row = nlohmann::ordered_json::array();
@@ -44,7 +47,7 @@ nlohmann::ordered_json to_json(const Matrix& m, int decimals) {
 }
 
 /// Returns an array with one matrix per head, or the matrix itself if there is one head.
-nlohmann::ordered_json to_json(const std::vector<Matrix>& heads, int decimals) {
+nlohmann::ordered_json to_json(const std::vector<Matrix>& heads, std::optional<int> decimals) {
   if (heads.size() == 1) return to_json(heads[0], decimals);
   auto matrices = nlohmann::ordered_json::array();
   for (const Matrix& m : heads) matrices.push_back(to_json(m, decimals));
@@ -156,7 +159,7 @@ std::string page_text(const WorkedProblem& problem, const Solution& solution, in
   return Page(problem, solution, decimals).text();
 }
 
-std::string json_text(const Solution& s, int decimals) {
+std::string json_text(const Solution& s, std::optional<int> decimals) {
   std::string out;
   const auto add = [&out](const char* key, const nlohmann::ordered_json& value) {
     out += fmt::format("{}\"{}\": {}", out.empty() ? "{" : ",\n ", key, value.dump());
