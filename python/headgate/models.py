@@ -12,6 +12,7 @@ import contextlib
 import json
 import math
 import os
+import reprlib
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -388,6 +389,35 @@ def load(path: str | os.PathLike[str]) -> Model:
     return Model(path)
 
 
+def _not_json(place: str, value: Any) -> tuple[str, Any] | None:
+    """Returns the place and the value of the first part of `value` that JSON cannot hold. None if it can hold all."""
+    if isinstance(value, dict):
+        for key in value:
+            if not isinstance(key, str):
+                return f"a key of {place}", key
+        parts: Iterable[tuple[str, Any]] = ((f"{place}.{key}", part) for key, part in value.items())
+    elif isinstance(value, (list, tuple)):
+        parts = ((f"{place}[{n}]", part) for n, part in enumerate(value))
+    else:
+        fits = (
+            value is None or isinstance(value, (bool, int, str)) or (isinstance(value, float) and math.isfinite(value))
+        )
+        return None if fits else (place, value)
+    return next((found for at, part in parts if (found := _not_json(at, part)) is not None), None)
+
+
+def _json_of(name: str, report: dict[str, Any]) -> str:
+    """Converts a report to JSON. Raises ValueError, which names the place, if a value is not one of JSON."""
+    try:
+        if (found := _not_json(name, report)) is None:
+            return json.dumps(report, allow_nan=False)
+    except RecursionError:
+        raise ValueError(f"{name} is nested too deeply, or contains itself") from None
+    place, value = found
+    wanted = "None, a bool, a finite number, a str, a list or a dict of Python"
+    raise ValueError(f"{place} is {reprlib.repr(value)} ({type(value).__name__}) but must be {wanted}")
+
+
 def page(reports: Sequence[Xray | Mapping[str, Any] | str]) -> Page:
     """Puts the models of all reports side by side on one page, like `headgate xray --from`.
 
@@ -400,9 +430,9 @@ def page(reports: Sequence[Xray | Mapping[str, Any] | str]) -> Page:
     texts = []
     for n, report in enumerate(reports):
         if isinstance(report, Xray):
-            texts.append(json.dumps(report.report))
+            texts.append(_json_of(f"reports[{n}]", report.report))
         elif isinstance(report, Mapping):
-            texts.append(json.dumps(dict(report)))
+            texts.append(_json_of(f"reports[{n}]", dict(report)))
         elif isinstance(report, str):
             texts.append(report)
         else:

@@ -36,7 +36,7 @@ def _each_of_type(name: str, values: tuple[Any, ...], types: Any, wanted: str) -
 
 def _index(name: str, value: Any, count: int) -> int:
     """Checks the index of a layer or a head. Negative indices are refused."""
-    if not isinstance(value, Integral) or isinstance(value, bool) or not 0 <= value < count:
+    if not isinstance(value, Integral) or isinstance(value, bool) or not 0 <= int(value) < count:
         raise ValueError(f"plot: {name} is {value!r} but must be a whole number from 0 to {count - 1}")
     return int(value)
 

@@ -241,6 +241,38 @@ def test_page_of_no_reports_is_refused(folder):
             headgate.page(reports)
 
 
+def parts_of(value, place=""):
+    """Yields the place and the container and key of each value in a report, one of each list."""
+    keys = value.keys() if isinstance(value, dict) else range(min(1, len(value)))
+    for key in list(keys):
+        at = f"{place}.{key}" if isinstance(value, dict) else f"{place}[{key}]"
+        yield at, value, key
+        if isinstance(value[key], (dict, list)):
+            yield from parts_of(value[key], at)
+
+
+def test_page_names_values_that_are_not_of_json(folder):
+    report = headgate.load(folder / "runs" / "gated").xray("The quick", override="heads", threads=1).report
+    odd = (np.float32(1), np.int64(1), np.arange(3), np.array("a"), np.nan, -np.inf, b"x", {1}, object(), 1j)
+    places = list(parts_of(report))
+    assert len(places) > 100 and ".models[0].heads[0][0].top_keys[0][0]" in [place for place, *_ in places]
+    for place, container, key in places:
+        for value in odd:
+            before, container[key] = container[key], value
+            with pytest.raises(ValueError) as caught:
+                headgate.page([report, report])
+            container[key] = before
+            said = str(caught.value)
+            assert said.startswith(f"reports[0]{place} is ") and f"({type(value).__name__})" in said, said
+            assert "\n" not in said
+    assert headgate.page([report]).html
+    with pytest.raises(ValueError, match=r"^a key of reports\[0\]\.models\[0\] is 3 \(int\) but must be "):
+        headgate.page([report | {"models": [{3: 1}]}])
+    report["models"][0]["self"] = report
+    with pytest.raises(ValueError, match=r"^reports\[1\] is nested too deeply, or contains itself$"):
+        headgate.page(["{}", report])
+
+
 def test_load_of_a_module_names_its_function():
     torch = pytest.importorskip("torch")
     said = r"^path is a Linear, a module of PyTorch, but must be a path: headgate.torch.xray\(model, tokenizer, text\) and "

@@ -65,7 +65,7 @@ def record_of(step: Any, figures: dict[str, Any], evaluation: dict[str, Any]) ->
 
     Raises ValueError for an invalid step, an unknown name in `figures`, and a value that is no number.
     """
-    if not isinstance(step, Integral) or isinstance(step, bool) or not 1 <= step <= MOST_COUNTED:
+    if not isinstance(step, Integral) or isinstance(step, bool) or not 1 <= int(step) <= MOST_COUNTED:
         raise ValueError(
             f"watch: log: step is {reprlib.repr(step)} but must be a whole number from 1 on, at most {MOST_COUNTED}"
         )
