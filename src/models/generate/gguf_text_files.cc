@@ -24,11 +24,16 @@ std::optional<std::int64_t> token_of(const io::GgufFile& file, std::string_view 
   return id >= 0 && static_cast<std::size_t>(id) < vocab ? std::optional(id) : std::nullopt;
 }
 
-std::string tokenizer_config(const models::ModelFile& model, const GenerationFiles& generation) {
+/// Returns the text of tokenizer_config.json. Leaves out special tokens that are ordinary words of `tokenizer`, because
+/// transformers would make them added tokens and so change the ids of texts.
+std::string tokenizer_config(const models::ModelFile& model, const GenerationFiles& generation,
+                             const tokenize::Tokenizer& tokenizer) {
   Json out = {{"tokenizer_class", "PreTrainedTokenizerFast"},
               {"model_max_length", model.config().seq_len},
               {"clean_up_tokenization_spaces", false}};
-  for (const auto& [name, spelling] : generation.special_tokens) out[name] = spelling;
+  for (const auto& [name, spelling] : generation.special_tokens) {
+    if (tokenizer.find_added(spelling) != nullptr) out[name] = spelling;
+  }
   if (!generation.chat_template.empty()) out["chat_template"] = generation.chat_template;
   return io::json_text(out);
 }
@@ -53,7 +58,7 @@ GgufTextFiles gguf_text_files(const std::string& path, const models::ModelFile& 
   try {
     const tokenize::GgufVocabulary vocabulary = tokenize::read_gguf_vocabulary(*model.gguf());
     // Calls tokenizer_config() before any file is added, because it can throw.
-    std::string config = tokenizer_config(model, generation);
+    std::string config = tokenizer_config(model, generation, *tokenize::make_gguf_tokenizer(path, vocabulary));
     out.files.push_back({"tokenizer.json", tokenize::gguf_tokenizer_json(path, vocabulary)});
     out.files.push_back({"tokenizer_config.json", std::move(config)});
   } catch (const io::FileError& error) {

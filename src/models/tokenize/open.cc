@@ -55,7 +55,7 @@ std::unique_ptr<Tokenizer> open_tokenizer(const std::string& path) {
     const std::string file = directory + "/tokenizer.json";
     if (!io::exists(file)) continue;
     std::unique_ptr<Tokenizer> tokenizer = read_tokenizer_json(file);
-    check_added_tokens(directory, *tokenizer);
+    check_files_beside(directory, *tokenizer);
     return tokenizer;
   }
   for (const std::string& directory : {there, there + "/checkpoint"}) {

@@ -13,16 +13,16 @@ namespace headgate::tokenize {
 /// - a GGUF file
 /// - a directory that `headgate train` wrote, with a model that reads bytes
 ///
-/// Throws io::FileError for anything else, and in the cases of check_added_tokens().
+/// Throws io::FileError for anything else, and in the cases of check_files_beside().
 std::unique_ptr<Tokenizer> open_tokenizer(const std::string& path);
 
-/// Checks that `tokenizer`, read from the tokenizer.json in `directory`, has every token that the files below name.
-/// Throws io::FileError for a missing token. The `transformers` package would add such a token, but Headgate does not.
-/// The files are in `directory`:
-/// - tokenizer_config.json: its added_tokens_decoder and special tokens
-/// - added_tokens.json
-/// - special_tokens_map.json, if tokenizer_config.json has no added_tokens_decoder
-void check_added_tokens(const std::string& directory, const Tokenizer& tokenizer);
+/// Checks that the files below agree with `tokenizer`, which was read from the tokenizer.json in `directory`. Throws
+/// io::FileError where the `transformers` package would change the tokenizer by them:
+/// - tokenizer_config.json: its special tokens and those of added_tokens_decoder must be added tokens with the same
+///   flags. split_special_tokens must not be true. add_prefix_space must be what encoding does.
+/// - special_tokens_map.json and added_tokens.json, if tokenizer_config.json has no added_tokens_decoder: their tokens
+///   must be added tokens with the same ids.
+void check_files_beside(const std::string& directory, const Tokenizer& tokenizer);
 
 /// Returns whether a file begins with GGUF's magic number. Throws io::FileError if the file cannot be read.
 bool is_gguf_file(const std::string& path);

@@ -2,6 +2,8 @@
 #include "models/tokenize/staged_tokenizer.hpp"
 
 #include <cstddef>
+#include <functional>
+#include <map>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -110,6 +112,11 @@ class StagedTokenizer final : public Tokenizer {
     return special_[static_cast<std::size_t>(id)];
   }
   std::int32_t find(std::string_view spelling) const override { return tokens_.find(spelling); }
+  const AddedToken* find_added(std::string_view spelling) const override {
+    const auto found = added_.find(spelling);
+    return found == added_.end() ? nullptr : &found->second;
+  }
+  bool normalizes() const override { return !stages_.form.changes_nothing(); }
   bool drops_leading_space() const override { return drops_leading_space_; }
   std::string first_bytes(std::int32_t id) const override {
     const std::string_view decoded = bytes(id), spelling = tokens_.spelling(id);
@@ -125,9 +132,10 @@ class StagedTokenizer final : public Tokenizer {
   }
 
   EncodingStages stages_;
-  Vocabulary tokens_;          ///< tokens of the model and added tokens
-  std::vector<bool> special_;  ///< for each id, whether its token is special
-  std::string bytes_;          ///< bytes of all tokens in the order of their ids, without gaps
+  Vocabulary tokens_;                                     ///< tokens of the model and added tokens
+  std::map<std::string, AddedToken, std::less<>> added_;  ///< added tokens by their spelling
+  std::vector<bool> special_;                             ///< for each id, whether its token is special
+  std::string bytes_;  ///< bytes of all tokens in the order of their ids, without gaps
   std::vector<std::size_t> begins_;
   bool drops_leading_space_;
   std::string first_token_space_;  // spelling of the spaces that first_bytes() removes; empty: removes none
@@ -138,6 +146,7 @@ void StagedTokenizer::add(const std::vector<AddedToken>& added) {
   std::vector<AddedToken> kinds[2][2];  // lists of tokens; indices: token.normalized, !token.special
   for (const AddedToken& token : added) {
     if (tokens_.find(token.content) != token.id) tokens_.add(token.id, token.content);
+    added_.emplace(token.content, token);
     bytes += token.content.size();
     if (bytes > kMostAddedBytes) refuse("added tokens of more than {} bytes", kMostAddedBytes);
     kinds[token.normalized ? 1 : 0][token.special ? 0 : 1].push_back(token);

@@ -15,6 +15,8 @@
 
 namespace headgate::tokenize {
 
+struct AddedToken;
+
 struct EncodeOptions {
   bool add_special = true;       ///< whether to add the special tokens around a text, such as BOS
   bool special_as_text = false;  ///< whether to encode the spelling of a special token, such as "<eos>", as plain text
@@ -73,6 +75,11 @@ class Tokenizer {
 
   /// Returns the id of the token with this spelling, or kNoToken. Includes special tokens.
   virtual std::int32_t find(std::string_view spelling) const = 0;
+
+  /// Returns the added token with this spelling, or null. Words of the model are not added tokens.
+  virtual const AddedToken* find_added(std::string_view /*spelling*/) const { return nullptr; }
+  /// Returns whether encoding normalizes a text.
+  virtual bool normalizes() const { return false; }
 
   /// Returns whether encoding adds a space before a text, which decode() drops.
   virtual bool drops_leading_space() const { return false; }

@@ -40,7 +40,7 @@ TokenizerFile open_tokenizer_file(const std::string& path) {
   out.json =
       is_gguf_file(file) ? gguf_tokenizer_json(file, read_gguf_vocabulary(io::GgufFile(file))) : read_json_text(file);
   out.tokenizer = parse_tokenizer_json(file, out.json);
-  if (is_directory) check_added_tokens(fs::path(file).parent_path().string(), *out.tokenizer);
+  if (is_directory) check_files_beside(fs::path(file).parent_path().string(), *out.tokenizer);
   io::Checksum hash;
   hash.add(out.json.data(), out.json.size());
   out.hash = hash.text();

@@ -197,7 +197,7 @@ TEST(Tokenizer, Tokenizer_FilesThatNameOtherTokens_AreRefused) {
     std::filesystem::copy(golden_path("gpt2"), scratch / "tokenizer.json");
     write_bytes(scratch / other.file, other.json);
     const std::string message = scratch / other.file + ": " + other.where +
-                                " has the token '<new>', which tokenizer.json lacks: add it to the added_tokens there";
+                                " has the token '<new>', which the added_tokens of tokenizer.json lack: add it there";
     for (const bool with_json : {false, true}) {
       try {
         with_json ? (void)open_tokenizer_file(scratch.path()) : (void)open_tokenizer(scratch.path());
