@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string_view>
 #include <utility>
 
@@ -19,6 +20,7 @@ namespace {
 using nlohmann::json;
 using nlohmann::ordered_json;
 
+constexpr const char* kFormatKey = "format";
 constexpr const char* kFormat = "headgate-trainer-1";
 
 /// Calls at(key, field) for every key of a trainer state except the settings. Both writing and reading use it.
@@ -95,6 +97,18 @@ json parse_state(const std::string& text) {
   }
 }
 
+/// Throws Error for a key that write_state() does not write.
+void require_known_keys(const json& in) {
+  std::set<std::string_view> known{kFormatKey};
+  for_each_row(kSettings, [&known](const auto& row) { known.insert(row.key); });
+  const auto add = [&known](std::string_view key, const auto& /*value*/) { known.insert(key); };
+  const TrainerState state;
+  visit_progress(add, state);
+  for (const auto& item : in.items()) {
+    require(known.contains(item.key()), "trainer state: unknown key \"{}\"", io::printable(item.key()));
+  }
+}
+
 /// Throws Error if `value` is a string, or contains a string, that is not UTF-8, because JSON cannot store it. Accepts
 /// values of other types.
 template <class Row, typename Value>
@@ -136,7 +150,7 @@ DataOptions data_of(const TrainSettings& settings, const std::string& run,
 }
 
 std::string write_state(const TrainerState& state) {
-  ordered_json out = {{"format", kFormat}};
+  ordered_json out = {{kFormatKey, kFormat}};
   const auto write = [&out](std::string_view key, const auto& value) {
     auto& element = out[std::string(key)];
     if constexpr (std::is_enum_v<std::remove_cvref_t<decltype(value)>>) {
@@ -164,11 +178,12 @@ TrainerState read_state(const std::string& text) {
   TrainerState state;
   const auto read = [&in](std::string_view key, auto& value) { read_element(value, in, key); };
   std::string format;
-  read("format", format);
+  read(kFormatKey, format);
   require(format == kFormat, "trainer state: format \"{}\" is not \"{}\"", io::printable(format), kFormat);
   for_each_row(kSettings, [&](const auto& row) {
     if (row.in_state == InState::required || in.contains(row.key)) read(row.key, row.of(state.settings));
   });
+  require_known_keys(in);
   visit_progress(read, state);
   validate(state.settings);
   require(state.step >= 0 && state.step <= kMaxCount, "trainer state: \"step\" is {}", state.step);

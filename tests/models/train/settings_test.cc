@@ -68,6 +68,16 @@ TEST(Settings, State_WithoutPatterns_HasNone) {
   EXPECT_TRUE(read_state(state.dump()).settings.include.empty());
 }
 
+/// Each key with a letter more is unknown, also where the key itself may be absent.
+TEST(Settings, State_UnknownKey_IsRefusedByName) {
+  const json state = json::parse(write_state(sample()));
+  for (const auto& item : state.items()) {
+    json changed = state;
+    changed[item.key() + "x"] = item.value();
+    EXPECT_EQ(refusal(changed.dump()), "trainer state: unknown key \"" + item.key() + "x\"");
+  }
+}
+
 TEST(Settings, State_Contradictory_IsRefused) {
   EXPECT_TRUE(refusal("").starts_with("trainer state: not JSON: ")) << refusal("");
   EXPECT_NE(refusal("[1]").find("not a JSON object"), std::string::npos);
