@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from headgate._arguments import GateFunction
 
 _RULE: dict[str, Any] = {"l2_norm": L2_NORM_EPS, "layout": "bthd"}
+_UNCALLED = ("forward_hooks", "forward_pre_hooks", "backward_hooks", "backward_pre_hooks")
+"""Kinds of hooks that PyTorch runs when a module is called."""
 
 
 class _Pass(NamedTuple):
@@ -437,12 +439,14 @@ class GatedDeltaNet(nn.Module):
         """Applies the convolution to `mixed`. Returns a list of q and k (B,T,Hk,D) and v (B,T,Hv,Dv), and a list of the
         new state of each part's convolution.
         """
-        weights = self.conv1d.weight.squeeze(1).split([part.shape[-1] for part in mixed])
+        widths = [part.shape[-1] for part in mixed]
+        weights = self.conv1d.weight.squeeze(1).split(widths)
+        biases = [None] * len(mixed) if self.conv1d.bias is None else self.conv1d.bias.split(widths)
         parts: list[Tensor] = []
         states: list[Tensor] = []
         before = cache.convolution if cache is not None and cache.convolution else [None] * len(mixed)
-        for x, w, state in zip(mixed, weights, before):
-            y, after = short_convolution(x, w, cu_seqlens=cu_seqlens, state=state, return_state=True)
+        for x, w, bias, state in zip(mixed, weights, biases, before):
+            y, after = short_convolution(x, w, bias, cu_seqlens=cu_seqlens, state=state, return_state=True)
             parts.append(y)
             states.append(after)
         q, k, v = parts[0].split(self.widths, dim=-1) if len(parts) == 1 else parts
@@ -541,22 +545,34 @@ class GatedDeltaNet(nn.Module):
         return (*convolved, *self._decay_and_beta(a, b)), z, states, mixed
 
     def _check_convolution(self) -> None:
-        """Raises TypeError unless conv1d is a plain convolution.
+        """Raises TypeError unless conv1d computes what the layer computes from the weight and bias of conv1d.
 
-        The layer reads the weight of conv1d and does not call conv1d. An adapter, or a hook that sets the weight, would
-        therefore have no effect.
+        The layer does not call conv1d. Adapters, hooks and other settings of conv1d would therefore have no effect.
         """
         conv = self.conv1d
         if not isinstance(conv, nn.Conv1d):
             found = type(conv).__name__
             raise TypeError(
-                f"GatedDeltaNet: conv1d is a {found} but must be a Conv1d: the layer reads its weight alone"
+                f"GatedDeltaNet: conv1d is a {found} but must be a Conv1d: the layer reads its weight and bias alone"
             )
-        if conv._forward_pre_hooks and "weight" in conv.__dict__:
+        if conv._forward_pre_hooks and not {"weight", "bias"}.isdisjoint(conv.__dict__):
+            name = "weight" if "weight" in conv.__dict__ else "bias"
             raise TypeError(
-                "GatedDeltaNet: the weight of conv1d is set by a hook, as of pruning, but must be a parameter or a "
+                f"GatedDeltaNet: the {name} of conv1d is set by a hook, as of pruning, but must be a parameter or a "
                 "parametrization: the layer does not call conv1d"
             )
+        channels, K = sum(self.widths), self.keys["linear_conv_kernel_dim"]
+        sizes = {"in_channels": channels, "out_channels": channels, "groups": channels}
+        own = {**sizes, "kernel_size": (K,), "padding": (K - 1,), "stride": (1,), "dilation": (1,)}
+        for name, value in {**own, "padding_mode": "zeros"}.items():
+            if getattr(conv, name) != value:
+                raise TypeError(f"GatedDeltaNet: {name} of conv1d is {getattr(conv, name)!r} but must be {value!r}")
+        for name in _UNCALLED:
+            if getattr(conv, f"_{name}"):
+                raise TypeError(f"GatedDeltaNet: conv1d has {name}, which do not run: the layer does not call conv1d")
+        for name in ("forward", "_conv_forward"):
+            if name in conv.__dict__ or getattr(type(conv), name) is not getattr(nn.Conv1d, name):
+                raise TypeError(f"GatedDeltaNet: conv1d has its own {name}(): the layer does not call conv1d")
 
     def _refuse_transforms(self, h: Tensor) -> None:
         """Rejects transforms of torch.func. Errors name the input h or a parameter of the layer instead of arguments of
