@@ -22,11 +22,12 @@ _moving = threading.Lock()
 
 def _rename_old_matrix(_: nn.Module, state: dict[str, Any], prefix: str, *__: Any) -> None:
     """Renames the gate's tensors in `state`, a state dict of an older release. Called before an attention module loads
-    `state`.
+    `state`. A tensor whose new name is in `state` too keeps its old name, which load_state_dict reports as unexpected.
     """
     for part in ("weight", "bias"):
-        if f"{prefix}{OLD_MATRIX}.{part}" in state:
-            state[f"{prefix}{MATRIX}.{part}"] = state.pop(f"{prefix}{OLD_MATRIX}.{part}")
+        old, new = f"{prefix}{OLD_MATRIX}.{part}", f"{prefix}{MATRIX}.{part}"
+        if old in state and new not in state:
+            state[new] = state.pop(old)
 
 
 def _shard_as(weight: Tensor, gate: nn.Linear) -> None:

@@ -594,14 +594,36 @@ def _check_cache(cache: DeltaNetCache, h: Tensor, cu_seqlens: Tensor | None) -> 
         raise ValueError(f"cache: holds {cache.state.shape[0]} sequences but the layer was given {sequences}")
 
 
-def _in_own_names(layer: GatedDeltaNet, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
-    """Renames tensors of a state dict to the layer's names. Joins a convolution that is stored in three parts."""
-    parts = [f"{prefix}{letter}_conv1d.weight" for letter in "qkv"]
-    if all(part in state_dict for part in parts):
-        state_dict[f"{prefix}conv1d.weight"] = torch.cat([state_dict.pop(part) for part in parts])
+def _in_own_names(
+    layer: GatedDeltaNet,
+    state_dict: dict[str, Any],
+    prefix: str,
+    metadata: Any,
+    strict: bool,
+    missing: list[str],
+    unexpected: list[str],
+    errors: list[str],
+) -> None:
+    """Renames tensors of a state dict to the layer's names. Joins a convolution that is stored in three parts.
+
+    Adds the parts' wrong shapes to `errors`. Where a tensor's own name is in the state dict too, its other names stay.
+    load_state_dict then reports them as unexpected.
+    """
+    whole, parts = f"{prefix}conv1d.weight", [f"{prefix}{letter}_conv1d.weight" for letter in "qkv"]
+    if whole not in state_dict and all(part in state_dict for part in parts):
+        shapes = [(width, *layer.conv1d.weight.shape[1:]) for width in layer.widths]
+        found = [tuple(getattr(state_dict[part], "shape", ())) for part in parts]
+        for part, shape, own in zip(parts, found, shapes):
+            if shape != own:
+                errors.append(f"size mismatch for {part}: it has shape {shape} but must have {own}.")
+        tensors = [state_dict.pop(part) for part in parts]
+        if found == shapes:
+            state_dict[whole] = torch.cat(tensors)
     inner = layer._layout.inner_module
     for name in [name for name in state_dict if inner and name.startswith(prefix + inner)]:
-        state_dict[prefix + name.removeprefix(prefix + inner)] = state_dict.pop(name)
+        own_name = prefix + name.removeprefix(prefix + inner)
+        if own_name not in state_dict:
+            state_dict[own_name] = state_dict.pop(name)
 
 
 def _olmo_sizes(keys: Mapping[str, Any]) -> dict[str, Any]:

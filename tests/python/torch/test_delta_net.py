@@ -4,6 +4,7 @@
 import copy
 import math
 import re
+from itertools import permutations
 
 import pytest
 import torch
@@ -119,6 +120,49 @@ def test_state_dict_of_files_loads(name):
     loaded.load_state_dict(of_file)
     h = torch.randn(B, 5, C)
     assert torch.equal(loaded(h), ours(h))
+
+
+def parts_of(layer):
+    """Returns a state dict of the layer with the convolution in three parts."""
+    state = layer.state_dict()
+    parts = state.pop("conv1d.weight").split(layer.widths)
+    return state | {f"{letter}_conv1d.weight": part for letter, part in zip("qkv", parts)}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_state_dict_with_two_names_of_a_tensor_is_refused(name):
+    _, ours = pair(name)
+    both = {letter: ours.state_dict() | parts_of(ours) for letter in "qkv"}
+    for letter, state in both.items():  # each part beside the whole, then all of them
+        for other in set("qkv") - {letter}:
+            del state[f"{other}_conv1d.weight"]
+    aliases = [(state, f"{letter}_conv1d.weight") for letter, state in both.items()]
+    aliases.append((ours.state_dict() | parts_of(ours), "v_conv1d.weight"))
+    inner = ours._layout.inner_module
+    if inner:
+        aliases += [(ours.state_dict() | {inner + key: x}, inner + key) for key, x in ours.state_dict().items()]
+    for state, unexpected in aliases:
+        for layer, prefix in ((ours, ""), (torch.nn.Sequential(ours), "0.")):
+            given = {prefix + key: x for key, x in state.items()}
+            with pytest.raises(RuntimeError, match=f'Unexpected key.*"{re.escape(prefix + unexpected)}"'):
+                layer.load_state_dict(given)
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_parts_of_a_convolution_must_have_their_own_sizes(strict):
+    layer = GatedDeltaNet(12, 2, linear_key_head_dim=4, linear_value_head_dim=6)
+    right = parts_of(layer)
+    names = [f"{letter}_conv1d.weight" for letter in "qkv"]
+    assert not layer.load_state_dict(dict(right), strict).missing_keys
+    wrong = [dict(right, **dict(zip(names, (right[each] for each in order)))) for order in permutations(names)]
+    wrong += [right | {name: torch.zeros(shape)} for name in names for shape in ((8, 1, 3), (8, 4), (), (0, 1, 4))]
+    for state in wrong:
+        odd = [name for name in names if state[name].shape != right[name].shape]
+        if odd:
+            with pytest.raises(RuntimeError, match=f"size mismatch for {odd[0]}: it has shape"):
+                layer.load_state_dict(state, strict)
+        else:
+            layer.load_state_dict(state, strict)
 
 
 @pytest.mark.parametrize("name", LAYOUTS)

@@ -224,6 +224,8 @@ def test_load_retrofit_files_of_the_old_name_compute_the_same(gate, tmp_path):
     by_hand.load_state_dict(old)
     assert torch.equal(by_hand(ids).logits, model(ids).logits)
     assert copy.deepcopy(by_hand).load_state_dict(old)
+    with pytest.raises(RuntimeError, match='Unexpected key.*"model.layers.0.self_attn.gate_proj.weight"'):
+        by_hand.load_state_dict(old | model.state_dict())
     loaded.save_pretrained(tmp_path)
     from safetensors.torch import load_file
 
