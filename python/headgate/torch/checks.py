@@ -93,6 +93,38 @@ def is_whole(x: Any) -> bool:
     return isinstance(x, int) and not isinstance(x, bool)
 
 
+def require_bool(what: str, name: str, x: Any) -> None:
+    """Raises TypeError unless `x` is True or False. The error names the function `what` and its argument `name`."""
+    if not isinstance(x, (bool, torch.SymBool)):
+        raise TypeError(f"{what}: {name} is {shown(x)} but must be True or False")
+
+
+def require_real(what: str, name: str, x: Any) -> None:
+    """Raises TypeError unless PyTorch's functions accept `x` as a float. The error names the function `what` and its
+    argument `name`.
+
+    They accept numbers, NumPy's numbers, and tensors that hold one number and require no gradient.
+    """
+    if isinstance(x, (int, float, torch.SymInt, torch.SymFloat)):
+        return
+    if isinstance(x, Tensor):
+        fits = x.dim() == 0 and not x.requires_grad and not x.is_complex()
+    else:
+        fits = hasattr(x, "dtype") and not hasattr(x, "__len__") and x.dtype.kind in "bfiu"
+    if not fits:
+        raise TypeError(f"{what}: {name} is {shown(x)} but must be a number")
+
+
+def shown(x: Any) -> str:
+    """Formats `x` for errors: the shape of a tensor, otherwise its repr, shortened to one short line."""
+    if isinstance(x, Tensor):
+        return f"a tensor of shape {shape_of(x)}"
+    text = repr(x)
+    if not text.isprintable():
+        return f"a {type(x).__name__}"
+    return text if len(text) <= 100 else text[:60] + "…"
+
+
 def shape_of(x: Tensor) -> str:
     """Formats the shape of `x` for errors, for example as "(2,3)"."""
     return "(" + ",".join(map(str, x.shape)) + ")"

@@ -10,7 +10,7 @@ from torch.nn.functional import pad
 
 from .arguments import ADDED, require_known, takes
 from .attention import gated_attention
-from .checks import is_causal_bias, require_tensors, shape_of
+from .checks import is_causal_bias, require_bool, require_real, require_tensors, shape_of, shown
 from .dropout import computes_dropout
 from .errors import call_as
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 NAME = "scaled_dot_product_attention"
 LARGEST_HEAD = 576
-_LARGEST_F32 = torch.finfo(torch.float32).max
+_LARGEST_F32, _LARGEST_F64 = torch.finfo(torch.float32).max, torch.finfo(torch.float64).max
 _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 # Maps argument names of gated_attention to those of PyTorch.
 _ARGUMENTS = {
@@ -126,12 +126,13 @@ def _mask_refusal(query: Tensor, attn_mask: Tensor, sizes: Sizes) -> Refusal | N
 
 def _number_refusal(dropout_p: float, scale: float | None, dtype: torch.dtype) -> Refusal | None:
     if not 0 <= dropout_p <= 1:
-        return Refusal(RuntimeError, f"dropout_p is {dropout_p} but must be in [0, 1]")
+        return Refusal(RuntimeError, f"dropout_p is {shown(dropout_p)} but must be in [0, 1]")
     if not computes_dropout(dropout_p):
         return Refusal(ValueError, f"dropout of {dropout_p} is not supported: set it to 0")
-    largest = math.inf if dtype == torch.float64 else _LARGEST_F32
-    if isinstance(scale, (int, float)) and (not math.isfinite(scale) or abs(scale) > largest):
-        return Refusal(ValueError, f"scale is {scale} but must be finite" + ("" if math.isinf(largest) else " in f32"))
+    largest = _LARGEST_F64 if dtype == torch.float64 else _LARGEST_F32
+    if isinstance(scale, (int, float)) and not abs(scale) <= largest:
+        suffix = "" if dtype == torch.float64 else " in f32"
+        return Refusal(ValueError, f"scale is {shown(scale)} but must be finite{suffix}")
     return None
 
 
@@ -222,18 +223,6 @@ def _rules(query: Tensor, attn_mask: Tensor | None, is_causal: bool, sizes: Size
     return {"causality": "causal", "query_offsets": first}
 
 
-def _zeros(shape: tuple[int, ...], query: Tensor, tensors: list[Tensor]) -> Tensor:
-    """Returns zeros in the dtype of the result. In autograd's graph, they depend on `tensors`.
-
-    The gradients of `tensors` are therefore zeros instead of None.
-    """
-    cast = torch.is_autocast_enabled("cpu") and query.dtype != torch.float64
-    y = torch.zeros(shape, dtype=torch.get_autocast_dtype("cpu") if cast else query.dtype, device=query.device)
-    for x in tensors:
-        y = y + x.reshape(-1)[:0].sum().to(y.dtype)
-    return y
-
-
 def attend(
     query: Tensor,
     key: Tensor,
@@ -248,13 +237,10 @@ def attend(
 ) -> Tensor:
     """Computes a call. `sizes` is the result of refusal_of for the call."""
     shape, own = (*sizes.lead, sizes.queries, sizes.features), (*query.shape[:-1], sizes.features)
-    if own != shape and (0 in query.shape[:-1] or value.numel() == 0):
-        # As in PyTorch, the result has the leading shape of query if there are no queries or values.
-        tensors = [x for x in (query, key, value, attn_mask, gate) if x is not None and x.is_floating_point()]
-        return _zeros(own, query, tensors)
+    # As in PyTorch, the result has the leading shape of query if there are no queries or values.
+    keeps_lead = gate is None and own != shape and (sizes.queries == 0 or value.numel() == 0)
     if sizes.features == 0:  # kernels require at least one feature
-        wider = sizes._replace(features=1)
-        return attend(query, key, pad(value, (0, 1)), attn_mask, dropout_p, is_causal, scale, wider)[..., :0]
+        value, gate = (x if x is None or x.shape[-1] > 0 else pad(x, (0, 1)) for x in (value, gate))
     if query.shape[-1] == 0:  # without features, all scores are 0; one zero feature gives the same
         query, key, scale = pad(query, (0, 1)), pad(key, (0, 1)), 1.0
     arguments = dict(options) if options else {}
@@ -266,6 +252,10 @@ def attend(
     q = _as_batch(query, sizes, sizes.heads)
     z = None if gate is None else _as_batch(gate, sizes, sizes.heads)
     y = gated_attention(q, _kv_as_batch(key, sizes), _kv_as_batch(value, sizes), z, **arguments)
+    if sizes.features == 0:
+        y = y[..., :0]
+    if keeps_lead:  # y is empty or 0. Adding the sum of none of its numbers keeps it in autograd's graph.
+        return y.new_zeros(own) + y.reshape(-1)[:0].sum()
     return y if len(sizes.lead) == 2 else y.reshape(shape)
 
 
@@ -315,10 +305,16 @@ def scaled_dot_product_attention(
     gate, (…,H,L,1) or (…,H,L,Ev), holds the raw logits of the gate. gate_fn, gate_op, sinks, softcap, precision and
     threads are arguments of gated_attention.
 
-    Raises RuntimeError for calls that PyTorch rejects: wrong types or shapes, or attn_mask together with is_causal.
-    Raises ValueError for calls that Headgate does not support: dropout_p of 1, heads of more than 576 features, other
+    Raises TypeError for arguments of another type: a flag that is no bool, or a scale or dropout_p that is no number.
+    Raises RuntimeError for other calls that PyTorch rejects: wrong dtypes or shapes, or attn_mask together with
+    is_causal. Raises ValueError for calls that Headgate does not support: dropout_p of 1, heads of more than 576 features, other
     devices, and invalid options.
     """
+    for name, x in (("is_causal", is_causal), ("enable_gqa", enable_gqa)):
+        require_bool(NAME, name, x)
+    require_real(NAME, "dropout_p", dropout_p)
+    if scale is not None:
+        require_real(NAME, "scale", scale)
     if is_causal_bias(attn_mask) and isinstance(query, Tensor):
         attn_mask, is_causal = _read_causal_bias(attn_mask, query, is_causal)
     require_tensors(NAME, {"query": query, "key": key, "value": value}, {"attn_mask": attn_mask, "gate": gate})

@@ -1,8 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """headgate.torch.scaled_dot_product_attention against PyTorch's function of the same name."""
 
+import itertools
 import math
+import re
+from decimal import Decimal
+from fractions import Fraction
 
+import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
@@ -145,6 +150,64 @@ def test_empty_dimensions_match_pytorch(shapes, is_causal):
     assert_same([normal(*shape) for shape in shapes], {"is_causal": is_causal})
 
 
+LEADS = ((1, 2), (0, 2), (3, 2), (3, 1), (1, 0), (2,), (0,), ())
+
+
+@pytest.mark.parametrize("L, S, E, EV", [(3, 5, 4, 4), (0, 5, 4, 4), (3, 0, 4, 4), (3, 5, 4, 0), (3, 5, 0, 4)])
+def test_shape_of_any_empty_result_is_that_of_pytorch(L, S, E, EV):
+    for lead in itertools.product(LEADS, repeat=3):
+        q, k, v = (torch.zeros(*sizes, *rows) for sizes, rows in zip(lead, ((L, E), (S, E), (S, EV))))
+        try:  # PyTorch accepts some empty shapes that do not broadcast
+            torch.broadcast_shapes(*lead)
+            expected = F.scaled_dot_product_attention(q, k, v)
+        except RuntimeError:
+            continue
+        y = scaled_dot_product_attention(q, k, v)
+        assert y.shape == expected.shape and torch.equal(y, expected), lead
+
+
+EMPTY = {
+    "batch": ((0, H, L, E), (0, H, S, E), (0, H, S, EV)),
+    "broadcast batch": ((1, H, L, E), (0, H, S, E), (0, H, S, EV)),
+    "heads": ((B, 0, L, E), (B, 0, S, E), (B, 0, S, EV)),
+    "queries": ((B, H, 0, E), (B, H, S, E), (B, H, S, EV)),
+    "broadcast queries": ((1, H, 0, E), (B, H, S, E), (B, H, S, EV)),
+    "keys": ((B, H, L, E), (B, H, 0, E), (B, H, 0, EV)),
+    "broadcast keys": ((1, H, L, E), (B, H, 0, E), (B, H, 0, EV)),
+    "features": ((B, H, L, 0), (B, H, S, 0), (B, H, S, EV)),
+    "features of value": ((B, H, L, E), (B, H, S, E), (B, H, S, 0)),
+    "broadcast features of value": ((1, H, L, E), (B, H, S, E), (B, H, S, 0)),
+}
+WRONG = {"gate_fn": "relu", "gate_op": "sub", "softcap": -4.0, "precision": "low", "threads": -1}
+
+
+@pytest.mark.parametrize("name", EMPTY)
+def test_empty_call_checks_its_options(name):
+    tensors = [normal(*shape) for shape in EMPTY[name]]
+    for option, value in (WRONG | {"sinks": torch.ones(99, dtype=F64)}).items():
+        with pytest.raises(ValueError, match=rf"^scaled_dot_product_attention: {option}\b"):
+            scaled_dot_product_attention(*tensors, **{option: value})
+
+
+@pytest.mark.parametrize("name", EMPTY)
+@pytest.mark.parametrize("gate_op", ["mul", "add"])
+@pytest.mark.parametrize("features", [1, None])
+def test_empty_call_has_a_gate_and_gradients(name, gate_op, features):
+    leaves = [normal(*shape).requires_grad_() for shape in EMPTY[name]]
+    lead = torch.broadcast_shapes(*(x.shape[:-2] for x in leaves))
+    rows, width = leaves[0].shape[-2], leaves[2].shape[-1]
+    leaves.append(normal(*lead, rows, features or width).requires_grad_())
+    if lead[-1:] == (H,):
+        leaves.append(normal(H).requires_grad_())
+    y = scaled_dot_product_attention(*leaves[:3], gate=leaves[3], gate_op=gate_op, sinks=(*leaves, None)[4])
+    assert y.shape == (*lead, rows, width)
+    for x, gradient in zip(leaves, torch.autograd.grad(y.sum(), leaves)):
+        assert gradient.shape == x.shape
+    if name in ("keys", "broadcast keys"):
+        expected = torch.sigmoid(leaves[3]) if gate_op == "add" else torch.zeros(())
+        torch.testing.assert_close(y, expected.expand(y.shape).to(F64))
+
+
 @pytest.mark.parametrize("dtype, tolerance", [(torch.float32, 1e-5), (torch.bfloat16, 4e-2), (torch.float16, 5e-3)])
 def test_dtypes_match_pytorch(dtype, tolerance):
     tensors = [normal(B, H, n, E, dtype=dtype) for n in (L, S, S)]
@@ -215,6 +278,31 @@ def test_what_pytorch_refuses_is_a_runtime_error(name):
         scaled_dot_product_attention(*tensors, **options)
     with pytest.raises((RuntimeError, IndexError)):
         theirs(*tensors, **options)
+
+
+ODD = (None, True, False, 0, 1, 0.5, 1j, "no", [], (), {}, 10**400, F, Decimal("0.5"), Fraction(1, 2)) + (
+    *(torch.ones(shape) for shape in ((), (1,), (2,), (2, 2))),
+    *(kind(0.5) for kind in (np.float64, np.float32, np.float16)),
+    *(np.int64(0), np.bool_(True), np.ones(2), np.ones((2, 2)), torch.tensor(True), torch.tensor(0)),
+    torch.tensor(0.5, requires_grad=True),
+)
+
+
+@pytest.mark.parametrize("name", ["is_causal", "enable_gqa", "dropout_p", "scale"])
+@pytest.mark.parametrize("value", ODD, ids=lambda x: f"{type(x).__name__} {str(x)[:20]}")
+def test_type_error_is_raised_where_pytorch_raises_it(name, value):
+    raised = []
+    for function in (F.scaled_dot_product_attention, scaled_dot_product_attention):
+        try:
+            function(Q, K, V, **{name: value})
+            raised.append(None)
+        except Exception as error:
+            raised.append(error)
+    theirs_, ours = raised
+    assert isinstance(ours, TypeError) == isinstance(theirs_, TypeError)
+    if ours is not None:
+        names = f"{name}|dropout" if name == "dropout_p" else name
+        assert re.fullmatch(rf"scaled_dot_product_attention: ({names}) [^\n]*", str(ours)) and len(str(ours)) < 200
 
 
 @pytest.mark.parametrize(
