@@ -74,8 +74,11 @@ class AttentionCache:
                 (Hkv, D), (heads, features) = held.shape[2:], new.shape[2:]
                 raise ValueError(f"cache: holds {Hkv} heads of {D} but the layer was given {heads} of {features}")
         total = self.length + k.shape[1]
-        if not self._held or self._held[0].shape[1] < total:
-            self._grow(k, v, total)
+        capacity = self._held[0].shape[1] if self._held else 0
+        if capacity < total:
+            self._move(k, v, max(total, 2 * capacity))
+        elif any(held.is_inference() for held in self._held) and not torch.is_inference_mode_enabled():
+            self._move(k, v, capacity)  # outside inference mode, PyTorch does not write to tensors of inference mode
         for held, new in zip(self._held, (k, v)):
             held[:, self.length : total] = new
         return self._held[0][:, :total], self._held[1][:, :total]
@@ -86,12 +89,12 @@ class AttentionCache:
             raise ValueError(f"cache: cannot be cut to {length!r} tokens, it holds {self.length}")
         self.length = length
 
-    def _grow(self, k: Tensor, v: Tensor, total: int) -> None:
-        capacity = max(total, 2 * self._held[0].shape[1] if self._held else total)
-        grown = [x.new_empty(x.shape[0], capacity, *x.shape[2:]) for x in (k, v)]
-        for new, old in zip(grown, self._held):
+    def _move(self, k: Tensor, v: Tensor, capacity: int) -> None:
+        """Copies the cache to new tensors (B,capacity,Hkv,D) like k and v."""
+        moved = [x.new_empty(x.shape[0], capacity, *x.shape[2:]) for x in (k, v)]
+        for new, old in zip(moved, self._held):
             new[:, : self.length] = old[:, : self.length]
-        self._held = grown
+        self._held = moved
 
 
 def _takes_rows(held: Tensor, new: Tensor) -> bool:

@@ -22,7 +22,16 @@ from torch.nn import functional as F
 
 import headgate
 import models
-from headgate.torch import AttentionCache, GatedAttention, GateVariant, gated_attention, parse_gate, variant
+from headgate.torch import (
+    AttentionCache,
+    DeltaNetCache,
+    GatedAttention,
+    GatedDeltaNet,
+    GateVariant,
+    gated_attention,
+    parse_gate,
+    variant,
+)
 
 ROOT = Path(__file__).resolve().parents[3]
 _spec = importlib.util.spec_from_file_location("modeling", ROOT / "python" / "transformers" / "modeling_headgate.py")
@@ -288,6 +297,26 @@ def test_cache_that_holds_nothing_takes_other_sequences():
     with pytest.raises(ValueError, match="causality"):
         made(h, cache=cache, causality="casual")
     assert_near(made(h[:2], cache=cache), made(h[:2]))
+
+
+@pytest.mark.parametrize("modes", itertools.product([torch.no_grad, torch.inference_mode, torch.enable_grad], repeat=4))
+@pytest.mark.parametrize("kind", ["attention", "delta"])
+def test_cache_continues_in_any_mode(kind, modes):
+    """Passes of 2, 1 and 3 tokens fill the cache, fit into it, and exceed it. The last pass follows truncate()."""
+    made = layer({}) if kind == "attention" else GatedDeltaNet(C, HKV, linear_key_head_dim=D)
+    if kind == "delta":  # this cache refuses to record gradients
+        modes = [torch.no_grad if mode is torch.enable_grad else mode for mode in modes]
+    made.requires_grad_(False)
+    cache = AttentionCache() if kind == "attention" else DeltaNetCache(keep=3)
+    h, found = torch.randn(B, 6, C), []
+    for mode, length in zip(modes, (2, 1, 3)):
+        with mode():
+            found.append(made(h[:, cache.length : cache.length + length], cache=cache))
+    with modes[3]():
+        cache.truncate(4)
+        again = made(h[:, 4:], cache=cache)
+    torch.testing.assert_close(torch.cat(found, dim=1), made(h), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(again, made(h)[:, 4:], rtol=1e-4, atol=1e-5)
 
 
 def test_padding():
