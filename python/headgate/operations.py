@@ -81,10 +81,11 @@ GATED_NORM = Operation(_headgate._norm_rows)
 _HAS_ZERO = dict(_headgate._rows["gate_functions"])
 
 
-def keeps_output(gate_fn: str, gate_op: str) -> bool:
+def keeps_output(gate_fn: str, gate_op: str, is_f16: bool = False) -> bool:
     """Returns whether the forward pass must save the output before the gate for the backward pass.
 
     - If gate_fn can be 0, that output cannot be computed from y.
     - If the gate is added, y minus the gate would suffer from cancellation.
+    - In f16, y loses digits behind nearly closed gates, since numbers below 2⁻¹⁴ are subnormal.
     """
-    return gate_fn in _HAS_ZERO and (gate_op == "add" or _HAS_ZERO[gate_fn])
+    return gate_fn in _HAS_ZERO and (gate_op == "add" or _HAS_ZERO[gate_fn] or is_f16)

@@ -195,17 +195,19 @@ def as_returned(lse: Tensor, y: Tensor) -> Tensor:
     return lse if y.dtype == torch.float64 else lse.float()
 
 
+def _keeps_output(q: Tensor, options: dict[str, Any]) -> bool:
+    """Calls keeps_output for a call with these options. Missing options have their defaults."""
+    gating = (options.get(name, _DEFAULTS[name]) for name in ("gate_fn", "gate_op"))
+    return keeps_output(*gating, q.dtype == torch.float16)
+
+
 class _EagerAttention(EagerOperation):
     def forward(
         self, named: Named, options: dict[str, Any], extra_outputs: "_ExtraOutputs | None", recorded: bool
     ) -> tuple[Any, tuple[Any, ...]]:
         if not (extra_outputs or recorded):
             return headgate.attention(**named, **options), ()
-        keep_attn = (
-            recorded
-            and "gate" in named
-            and keeps_output(options.get("gate_fn", _DEFAULTS["gate_fn"]), options.get("gate_op", _DEFAULTS["gate_op"]))
-        )
+        keep_attn = recorded and "gate" in named and _keeps_output(named["q"], options)
         logits = placed = None
         if extra_outputs and extra_outputs.max_logit != _NO_MAX:
             logits = _empty_max_logit(named, extra_outputs.max_logit, options.get("layout", "bhtd"))
@@ -381,11 +383,7 @@ def _call_generally(
     nested = unnest(NAME, tensors, options["layout"])
     autocast(tensors)
     transformed = transforms_are_active()
-    keep_attn = (
-        (recorded or transformed)
-        and tensors["gate"] is not None
-        and keeps_output(options["gate_fn"], options["gate_op"])
-    )
+    keep_attn = (recorded or transformed) and tensors["gate"] is not None and _keeps_output(tensors["q"], options)
     if transformed:
         y, lse, _, logits = FunctionalAttention.apply(options, keep_attn, max_logit, *tensors.values())
     else:

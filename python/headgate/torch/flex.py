@@ -228,7 +228,8 @@ def _attend_in_blocks(
     autocast(tensors)
     gate = tensors["gate"]
     recorded = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors.values())
-    keep_attn = recorded and gate is not None and keeps_output(settings["gate_fn"], settings["gate_op"])
+    is_f16 = tensors["q"].dtype == torch.float16
+    keep_attn = recorded and gate is not None and keeps_output(settings["gate_fn"], settings["gate_op"], is_f16)
     given = (tensors[name] for name in _INPUTS)
     y, lse, max_scores = _FlexAttention.apply(block_mask, settings, keep_attn, keep_max, *given)
     return y, as_returned(lse, y), max_scores

@@ -504,6 +504,6 @@ def ring_attention(
     except Exception as error:  # agree() raises this rank's error on all ranks
         refusal = error
     agree(NAME, group, facts, refusal)
-    keep_attn = recorded and gate is not None and keeps_output(**call.gating)
+    keep_attn = recorded and gate is not None and keeps_output(**call.gating, is_f16=q.dtype == torch.float16)
     y, lse = _RingAttention.apply(call, keep_attn, *(tensors[name] for name in RING_DIFFERENTIABLE))
     return (y, lse) if return_lse else y

@@ -5,6 +5,7 @@ import inspect
 
 import pytest
 import torch
+from torch.nn import functional as F
 from torch.nn.attention.flex_attention import create_block_mask
 
 import headgate
@@ -13,6 +14,7 @@ from headgate.operations import keeps_output
 from headgate.torch import GATE_FUNCTIONS, gated_attention
 from headgate.torch.arguments import DIFFERENTIABLE, OPTIONS, TENSORS
 from headgate.torch.flex import flex_attention
+from headgate.torch.layer import GATE_FUNCTIONS as FORMULAS
 
 B, HQ, HKV, T, S, D, DV = 2, 4, 2, 5, 7, 3, 4
 OP = torch.ops.headgate.gated_attention
@@ -639,3 +641,56 @@ def test_native16_trains_within_the_rounding_of_bf16():
     assert same == (headgate.native16_products() == "")
     with pytest.raises(ValueError, match="precision is native16 but q is f32, not bf16"):
         gated_attention(*(x.float() for x in (q, k, v, z)), precision="native16")
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("grain", ["headwise", "elementwise"])
+@pytest.mark.parametrize("op", ["mul", "add"])
+@pytest.mark.parametrize("fn", FORMULAS)
+def test_gradients_are_as_accurate_as_the_formula_in_the_same_dtype(fn, op, grain, dtype):
+    """From nearly closed gates to open ones, with the large gradients of a GradScaler behind closed ones."""
+
+    def formula(q, k, v, z):
+        y, g = F.scaled_dot_product_attention(q, k, v), FORMULAS[fn](z)
+        return y + g if op == "add" else y * g
+
+    for mean in (-20, -18, -16, -15, -14, -12, -10, -8, -4, 0, 4, 8, 12, 16, 20):
+        q, k, v, dy = (torch.randn(1, 2, 48, 32).to(dtype) for _ in range(4))
+        z = (torch.randn(1, 2, 48, 1 if grain == "headwise" else 32) / 2 + mean).to(dtype)
+        dy = dy * (1000 if mean < 0 and fn in ("sigmoid", "sigmoid2", "silu", "softplus") and op == "mul" else 1)
+        found = {}
+        for name, function, kind in (
+            ("ours", lambda *x: gated_attention(*x, gate_fn=fn, gate_op=op), dtype),
+            ("eager", formula, dtype),
+            ("right", formula, torch.float64),
+        ):
+            leaves = [x.to(kind).requires_grad_() for x in (q, k, v, z)]
+            found[name] = torch.autograd.grad(function(*leaves), leaves, dy.to(kind))
+        for name, ours, eager, right in zip("qkvz", found["ours"], found["eager"], found["right"]):
+            errors = [((x.double() - right).norm() / right.norm()).item() for x in (ours, eager)]
+            assert errors[0] <= 2 * errors[1] + max(2 * torch.finfo(dtype).eps, 1e-6), (mean, name, errors)
+
+
+def compiled_attention(*tensors):
+    torch._dynamo.reset()
+    return torch.compile(gated_attention, backend="aot_eager", fullgraph=True)(*tensors)
+
+
+def attention_by_blocks(*tensors):
+    visible = create_block_mask(lambda b, h, q, kv: kv >= 0, None, None, 48, 48, device="cpu", BLOCK_SIZE=16)
+    return flex_attention(*tensors[:3], block_mask=visible, gate=tensors[3])
+
+
+def transformed_attention(*tensors):
+    return torch.func.vmap(gated_attention)(*(x[None] for x in tensors))[0]
+
+
+@pytest.mark.parametrize("function", [gated_attention, compiled_attention, attention_by_blocks, transformed_attention])
+def test_gradient_of_nearly_closed_gate_in_float16_is_accurate(function):
+    leaves = [torch.randn(1, 2, 48, 32).half().requires_grad_() for _ in range(3)]
+    leaves.append((torch.randn(1, 2, 48, 1) / 2 - 15).half().requires_grad_())
+    dy = 1000 * torch.randn(1, 2, 48, 32).half()
+    found = torch.autograd.grad(function(*leaves), leaves[3], dy)[0]
+    wide = [x.detach().double().requires_grad_() for x in leaves]
+    right = torch.autograd.grad(gated_attention(*wide), wide[3], dy.double())[0]
+    assert (found.double() - right).norm() <= 2e-3 * right.norm()

@@ -135,7 +135,8 @@ def gated_attention(
     _check_shapes(tensors, options["layout"])
     if options["gate_fn"] == "none":
         tensors["gate"] = None
-    keep_attn = recorded and tensors["gate"] is not None and keeps_output(options["gate_fn"], options["gate_op"])
+    gating = options["gate_fn"], options["gate_op"]
+    keep_attn = recorded and tensors["gate"] is not None and keeps_output(*gating, dtype == torch.float16)
     settings = {name: options[name] for name in _OPTIONS}
     y, lse, _ = torch.ops.headgate.gated_attention_triton(*tensors.values(), **settings, keep_attn=keep_attn)
     if nested is not None:
