@@ -31,6 +31,27 @@ constexpr std::array<Role, 7> kRoles{{{"bos_token", "tokenizer.ggml.bos_token_id
                                       {"cls_token", "tokenizer.ggml.cls_token_id"},
                                       {"mask_token", "tokenizer.ggml.mask_token_id"}}};
 
+/// A key of generation_config.json by which transformers chooses other tokens, greedily too, unless its value is
+/// `neutral`, null or empty.
+struct ChoiceKey {
+  const char* key;
+  double neutral;
+};
+constexpr double kNone = -1.0;  // no number is neutral
+constexpr std::array<ChoiceKey, 13> kChoiceKeys{{{"repetition_penalty", 1.0},
+                                                 {"encoder_repetition_penalty", 1.0},
+                                                 {"no_repeat_ngram_size", 0.0},
+                                                 {"sequence_bias", kNone},
+                                                 {"bad_words_ids", kNone},
+                                                 {"suppress_tokens", kNone},
+                                                 {"begin_suppress_tokens", kNone},
+                                                 {"min_length", 0.0},
+                                                 {"min_new_tokens", 0.0},
+                                                 {"forced_eos_token_id", kNone},
+                                                 {"exponential_decay_length_penalty", kNone},
+                                                 {"guidance_scale", 1.0},
+                                                 {"num_beams", 1.0}}};
+
 /// Returns the object in a JSON file, or an empty object if the file does not exist.
 io::Json object_in(const std::string& path) {
   if (!io::exists(path)) return io::Json::object();
@@ -83,6 +104,22 @@ std::vector<std::int32_t> end_ids_in(const std::string& directory, std::int64_t 
     if (text != json.end() && text->is_object()) add_end_ids(ids, path, *text);
   }
   return ids.take();
+}
+
+/// Returns the settings in generation_config.json that kChoiceKeys names, each as its key and its value in JSON.
+std::vector<std::string> settings_not_followed(const std::string& directory) {
+  constexpr std::size_t kMostText = 60;
+  const io::Json json = object_in(directory + "/generation_config.json");
+  std::vector<std::string> out;
+  for (const ChoiceKey& each : kChoiceKeys) {
+    const io::Json value = json.value(each.key, io::Json());
+    if (value.is_null() || (value.is_structured() && value.empty())) continue;
+    if (value.is_number() && value.get<double>() == each.neutral) continue;
+    std::string text = io::printable(value.dump(-1, ' ', true));
+    if (text.size() > kMostText) text = text.substr(0, kMostText) + "...";
+    out.push_back(std::string(each.key) + " " + text);
+  }
+  return out;
 }
 
 std::string template_of(const std::string& path, const io::Json& value) {
@@ -191,6 +228,7 @@ GenerationFiles read_generation_files(const std::string& path, const models::Mod
     out.end_ids = end_ids_in(path, model.config().vocab);
     out.chat_template = template_in(path);
     add_special_tokens(out, path);
+    out.not_followed = settings_not_followed(path);
   }
   return out;
 }

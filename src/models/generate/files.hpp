@@ -18,6 +18,9 @@ struct GenerationFiles {
   std::string chat_template;  ///< source of the Jinja template; empty if the model has none
   /// Pairs of the name that chat templates use for a special token and its spelling, such as {"bos_token", "<s>"}.
   std::vector<std::pair<std::string, std::string>> special_tokens;
+  /// Settings of generation_config.json by which the `transformers` package chooses other tokens, and which Headgate
+  /// does not follow: each with its key and value, such as "repetition_penalty 1.1".
+  std::vector<std::string> not_followed;
 };
 
 /// Reads the generation settings of `model`, which was opened from `path`. Throws io::FileError if a file is invalid or
@@ -29,6 +32,7 @@ struct GenerationFiles {
 ///   chat_template.json; from a list of templates, the one named "default"
 /// - special tokens: tokenizer_config.json; also special_tokens_map.json if tokenizer_config.json has no
 ///   added_tokens_decoder
+/// - settings that are not followed: generation_config.json
 ///
 /// In a GGUF file, keys begin with tokenizer.ggml, except for the chat template:
 /// - end ids: eos_token_id, eot_token_id, eom_token_id, fim_pad_token_id, fim_rep_token_id and fim_sep_token_id

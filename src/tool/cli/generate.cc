@@ -227,6 +227,9 @@ int run_generate(GenerateOptions o) {
   const models::ModelFile file(path);
   check_gate_threshold(o.gate_threshold, {{o.model, file.config()}});
   const TextFiles model{generate::read_generation_files(path, file), tokenize::open_tokenizer(path)};
+  for (const std::string& setting : model.files.not_followed) {
+    console::note(fmt::format("headgate generate: does not follow {} of generation_config.json\n", setting));
+  }
   return o.converses() ? converse(o, file, model) : generate_text(o, file, model);
 }
 

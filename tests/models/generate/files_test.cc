@@ -48,6 +48,22 @@ class GenerationFilesTest : public ::testing::Test {
   const std::string directory = scratch / "model";
 };
 
+TEST_F(GenerationFilesTest, SettingsNotFollowed_ValuesThatChangeChoices_AreNamed) {
+  using Texts = std::vector<std::string>;
+  EXPECT_EQ(read().not_followed, Texts());
+  for (const char* neutral :
+       {R"({"repetition_penalty": 1.0, "no_repeat_ngram_size": 0, "min_length": 0, "num_beams": 1})",
+        R"({"repetition_penalty": null, "bad_words_ids": [], "sequence_bias": {}, "min_new_tokens": null})",
+        R"({"temperature": 0.7, "top_k": 20, "do_sample": true, "eos_token_id": 3, "max_new_tokens": 5})"}) {
+    write("generation_config.json", neutral);
+    EXPECT_EQ(read().not_followed, Texts()) << neutral;
+  }
+  write("generation_config.json", R"({"num_beams": 4, "repetition_penalty": 1.05, "suppress_tokens": [1, 2],
+                                      "forced_eos_token_id": 0, "guidance_scale": "2\u001b"})");
+  EXPECT_EQ(read().not_followed, (Texts{"repetition_penalty 1.05", "suppress_tokens [1,2]", "forced_eos_token_id 0",
+                                        R"(guidance_scale "2\u001b")", "num_beams 4"}));
+}
+
 TEST_F(GenerationFilesTest, EndIds_SeveralFiles_AreThoseOfAll) {
   EXPECT_EQ(read().end_ids, Ids());
   write("generation_config.json", R"({"eos_token_id": [12, 3, 12]})");
