@@ -27,6 +27,7 @@ from .calls import (
     refuse_transforms,
     sort_arguments,
 )
+from .checks import require_bool, shown
 from .dropout import draw_seed
 from .eager import EagerOperation, Named, RecordedCall
 from .errors import in_words_of
@@ -251,10 +252,11 @@ class _ExtraOutputs(NamedTuple):
 
 def _select_extra_outputs(return_lse: bool, return_max_logit: Any) -> _ExtraOutputs | None:
     """Returns which outputs a call returns in addition to y. Returns None if it returns only y."""
-    if not return_max_logit:
+    require_bool(NAME, "return_lse", return_lse)
+    if return_max_logit is False:
         return _ExtraOutputs(True, _NO_MAX) if return_lse else None
-    if return_max_logit is not True and return_max_logit != _ROWS:
-        raise ValueError(f"{NAME}: return_max_logit is {return_max_logit!r} but must be True, False or '{_ROWS}'")
+    if return_max_logit is not True and not (isinstance(return_max_logit, str) and return_max_logit == _ROWS):
+        raise ValueError(f"{NAME}: return_max_logit is {shown(return_max_logit)} but must be True, False or '{_ROWS}'")
     return _ExtraOutputs(return_lse, _HEADS if return_max_logit is True else _ROWS)
 
 
@@ -346,7 +348,10 @@ def gated_attention(
         if extra_outputs and extra_outputs.max_logit != _NO_MAX:
             raise ValueError(f"{NAME}: return_max_logit is supported on CPUs only, and q lies on {q.device}")
         return backend.gated_attention(given, arguments, return_lse)
-    if arguments.get("dropout") and arguments.get("dropout_seed") is None:
+    dropout = arguments.get("dropout")
+    if not isinstance(dropout, (int, float, type(None))):
+        dropout = checked_options(NAME, {"dropout": dropout})["dropout"]
+    if dropout and arguments.get("dropout_seed") is None:
         arguments["dropout_seed"] = draw_seed()
     result = _EAGER.call(given, arguments, extra_outputs)
     return _call_generally(given, arguments, extra_outputs) if result is None else result

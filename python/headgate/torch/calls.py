@@ -14,7 +14,7 @@ import headgate
 
 from ..operations import ATTENTION, OPTION_WORDS, Operation
 from .arguments import OPTIONAL, require_known
-from .checks import require_one_device, require_tensor
+from .checks import require_one_device, require_tensor, shown
 from .transforms import FORWARD_MODE
 
 KEYWORDS = tuple(name for name in OPTIONAL if name != "gate")
@@ -96,13 +96,15 @@ def _number(kind: str, value: Any) -> int | float:
         return number
     if isinstance(value, (str, bytes)):
         raise TypeError
+    if isinstance(value, int) and not torch.compiler.is_compiling():
+        float(value)  # raises OverflowError for an int that no float can hold
     return value if isinstance(value, (int, float, torch.SymInt, torch.SymFloat)) else float(value)
 
 
 def checked_options(what: str, options: dict[str, Any], operation: Operation = ATTENTION) -> dict[str, Any]:
     """Converts options to the schema's types, and rejects options that require a gradient.
 
-    If an option should be a str but is not, it is replaced by its repr. The kernels then raise an error that lists the
+    If an option should be a str but is not, it is replaced by text that shows it. The kernels then raise an error that lists the
     valid words.
     """
     refuse_learned(what, options)
@@ -110,7 +112,7 @@ def checked_options(what: str, options: dict[str, Any], operation: Operation = A
     for name, value in options.items():
         kind = operation.options[name].type
         if kind == "str":
-            checked[name] = value if isinstance(value, str) else repr(value)
+            checked[name] = value if isinstance(value, str) else shown(value)
         elif value is None and kind == "float?":
             checked[name] = None
         elif value is None and name == "threads":
@@ -124,7 +126,7 @@ def checked_options(what: str, options: dict[str, Any], operation: Operation = A
             try:
                 checked[name] = _number(kind, value)
             except (TypeError, ValueError, OverflowError, RuntimeError):
-                raise ValueError(f"{what}: {name} is {value!r} but must be {OPTION_WORDS[kind]}") from None
+                raise ValueError(f"{what}: {name} is {shown(value)} but must be {OPTION_WORDS[kind]}") from None
             if name == "threads" and isinstance(checked[name], int) and checked[name] == 0:
                 raise ValueError(
                     f"{what}: threads is 0 but must be 1 to {headgate.max_threads()}, or None for "

@@ -85,7 +85,9 @@ def require_number(name: str, value: Any, least: float, excluded: bool = False) 
     except (TypeError, OverflowError):
         fits = False
     if not fits:
-        raise ValueError(f"{name}: is {value!r} but must be finite and {'above' if excluded else 'at least'} {least}")
+        raise ValueError(
+            f"{name}: is {shown(value)} but must be finite and {'above' if excluded else 'at least'} {least}"
+        )
 
 
 def is_whole(x: Any) -> bool:
@@ -118,7 +120,7 @@ def require_real(what: str, name: str, x: Any) -> None:
 def shown(x: Any) -> str:
     """Formats `x` for errors: the shape of a tensor, otherwise its repr, shortened to one short line."""
     if isinstance(x, Tensor):
-        return f"a tensor of shape {shape_of(x)}"
+        return "a nested tensor" if x.is_nested else f"a tensor of shape {shape_of(x)}"
     text = repr(x)
     if not text.isprintable():
         return f"a {type(x).__name__}"

@@ -12,6 +12,7 @@ Parameter names and row orders match the checkpoints of Qwen3-Next, Qwen3.5, OLM
 import inspect
 import math
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import torch
@@ -535,12 +536,16 @@ class GatedDeltaNet(nn.Module):
         if cu_seqlens is not None:
             require_sequences("GatedDeltaNet", h, cu_seqlens)
         if cache is not None:
-            _check_cache(cache, h, cu_seqlens)
+            self._check_cache(cache, h, cu_seqlens)
         if mask is not None:
             if mask.shape != h.shape[:-1]:
                 raise ValueError(f"GatedDeltaNet: mask is {list(mask.shape)} but must be {list(h.shape[:-1])}")
             h = h.masked_fill((mask == 0).unsqueeze(-1), 0)  # multiplying by 0 would not clear NaN and inf
         mixed, z, b, a = self._layout.project(self, h)
+        if cache is not None and cache.convolution:
+            rows = self.conv1d.weight.shape[-1] - 1
+            for x, own in zip_longest(cache.convolution, [(cache.state.shape[0], rows, x.shape[-1]) for x in mixed]):
+                _require_shape("convolution", x, own)
         convolved, states = self._convolved(mixed, cache, cu_seqlens)
         return (*convolved, *self._decay_and_beta(a, b)), z, states, mixed
 
@@ -583,15 +588,24 @@ class GatedDeltaNet(nn.Module):
             given |= dict(self.named_parameters())
         refuse_transforms("GatedDeltaNet", given)
 
+    def _check_cache(self, cache: DeltaNetCache, h: Tensor, cu_seqlens: Tensor | None) -> None:
+        if not isinstance(cache, DeltaNetCache):
+            raise TypeError(f"GatedDeltaNet: cache is a {type(cache).__name__} but must be a DeltaNetCache")
+        if torch.is_grad_enabled():
+            raise ValueError("cache: there are no gradients with a cache: call the layer under torch.no_grad()")
+        sequences = h.shape[0] if cu_seqlens is None else cu_seqlens.shape[0] - 1
+        if cache.state is None:
+            return
+        if cache.state.shape[0] != sequences:
+            raise ValueError(f"cache: holds {cache.state.shape[0]} sequences but the layer was given {sequences}")
+        _require_shape("state", cache.state, (sequences, self.Hv, self.D, self.Dv))
 
-def _check_cache(cache: DeltaNetCache, h: Tensor, cu_seqlens: Tensor | None) -> None:
-    if not isinstance(cache, DeltaNetCache):
-        raise TypeError(f"GatedDeltaNet: cache is a {type(cache).__name__} but must be a DeltaNetCache")
-    if torch.is_grad_enabled():
-        raise ValueError("cache: there are no gradients with a cache: call the layer under torch.no_grad()")
-    sequences = h.shape[0] if cu_seqlens is None else cu_seqlens.shape[0] - 1
-    if cache.state is not None and cache.state.shape[0] != sequences:
-        raise ValueError(f"cache: holds {cache.state.shape[0]} sequences but the layer was given {sequences}")
+
+def _require_shape(part: str, x: Tensor | None, own: tuple[int, ...] | None) -> None:
+    """Raises ValueError unless `x`, a part of a cache, has the shape `own` that the layer needs."""
+    found = None if x is None else tuple(x.shape)
+    if found != own:
+        raise ValueError(f"cache: its {part} has shape {found} but must have {own}: another layer filled it")
 
 
 def _in_own_names(

@@ -6,7 +6,7 @@ Full blocks are visible to all queries of the block. Each kernel call computes o
 that are listed for any sequence or head, and a mask of these keys.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -17,7 +17,7 @@ from ..operations import ATTENTION, keeps_output
 from .arguments import ADDED, DIFFERENTIABLE, TENSORS, require_known, take_old_name, takes
 from .attention import as_returned, gated_attention
 from .calls import autocast, checked_options, refuse_transforms
-from .checks import require_tensor
+from .checks import require_bool, require_tensor, shown
 from .errors import call_as
 from .foreign_arguments import KERNEL_OPTIONS, refuse_other_aux
 from .gates import detach_unused
@@ -148,6 +148,7 @@ class _FlexAttention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor | None, dlse: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, ...]:
+        refuse_all_transforms(NAME, dy, dlse)
         *tensors, y, lse, attn = ctx.saved_tensors
         dy = torch.zeros_like(y) if dy is None else dy
         needed = dict(zip(_INPUTS, ctx.needs_input_grad[4:]))
@@ -240,7 +241,7 @@ def _checked_aux(return_lse: bool, return_aux: Any) -> AuxRequest:
     if return_aux is None:
         return AuxRequest(lse=return_lse)
     if not isinstance(return_aux, AuxRequest):
-        raise TypeError(f"{NAME}: return_aux is {return_aux!r} but must be an AuxRequest or None")
+        raise TypeError(f"{NAME}: return_aux is {shown(return_aux)} but must be an AuxRequest or None")
     if return_lse:
         raise ValueError(f"{NAME}: return_lse and return_aux cannot be given together: use AuxRequest(lse=True)")
     refuse_other_aux(NAME, return_aux, AUX)
@@ -281,7 +282,11 @@ def flex_attention(
     if "gate_logits" in options:
         gate = take_old_name(NAME, options, "gate_logits", "gate", gate)
     require_known(NAME, options, _OPTIONS, (*ARGUMENTS.values(), "scale", "gate"))
-    for name in kernel_options or ():
+    for name, flag in (("enable_gqa", enable_gqa), ("return_lse", return_lse)):
+        require_bool(NAME, name, flag)
+    if not isinstance(kernel_options, (Mapping, type(None))):
+        raise TypeError(f"{NAME}: kernel_options is {shown(kernel_options)} but must be a dict or None")
+    for name in map(str, kernel_options or ()):
         if name.removeprefix("fwd_").removeprefix("bwd_") not in KERNEL_OPTIONS:
             raise ValueError(f"{NAME}: kernel_options has '{name}', which is none of {', '.join(KERNEL_OPTIONS)}")
     if score_mod is not None:

@@ -24,4 +24,6 @@ GATE_FUNCTIONS = {
 def detach_unused(gate: Any, options: Mapping[str, Any]) -> Any:
     """Returns the gate, detached if gate_fn is "none". The operation then checks the gate but does not use it, and
     refuses to compute its gradient."""
-    return gate.detach() if options.get("gate_fn") == "none" and isinstance(gate, torch.Tensor) else gate
+    gate_fn = options.get("gate_fn")
+    is_unused = isinstance(gate_fn, str) and gate_fn == "none"
+    return gate.detach() if is_unused and isinstance(gate, torch.Tensor) else gate

@@ -43,6 +43,8 @@ def unnest(what: str, tensors: dict[str, Tensor | None], layout: str) -> Tensor 
     for name, other in (("gate", "q"), ("v", "k")):
         if tensors[name] is not None and not _same_lengths(tensors[name], tensors[other], ragged):
             raise ValueError(f"{what}: {name} has sequences of other lengths than {other}")
+    if tensors["k"].shape[0] != q.shape[0]:
+        raise ValueError(f"{what}: k holds {tensors['k'].shape[0]} sequences but q holds {q.shape[0]}")
     tensors["cu_seqlens_q"], tensors["cu_seqlens_k"] = q.offsets(), tensors["k"].offsets()
     for name in ("q", "k", "v", "gate"):
         tensors[name] = None if tensors[name] is None else tensors[name].values()

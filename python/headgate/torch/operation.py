@@ -16,6 +16,7 @@ import headgate
 from ..operations import Operation
 from .autograd import register_operation
 from .calls import autocast, check_tensors, checked_options, refuse_transforms, sort_arguments
+from .checks import require_bool
 from .eager import EagerOperation, Named, RecordedCall
 from .errors import call_as, in_words_of
 
@@ -136,7 +137,9 @@ class CustomOperation:
         Returns y. With keep_state=True or snapshot_lengths, returns a tuple: y, the state if keep_state is true, the
         snapshots if there are snapshot_lengths.
         """
-        result = self._eager.call(given, arguments, keep.get("keep_state", False))
+        keep_state = keep.get("keep_state", False)
+        require_bool(self.name, "return_state", keep_state)
+        result = self._eager.call(given, arguments, keep_state)
         if result is None:
             return call_as(self.name, {}, self._call_generally, given, arguments, **keep)
         return result

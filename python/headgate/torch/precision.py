@@ -6,6 +6,8 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
+from .checks import shown
+
 Precision = Literal["exact", "native16"]
 IMPLEMENTATIONS: dict[str, Precision] = {"headgate": "exact", "headgate-native16": "native16"}
 """Maps values of transformers' attn_implementation to precisions."""
@@ -13,9 +15,9 @@ IMPLEMENTATIONS: dict[str, Precision] = {"headgate": "exact", "headgate-native16
 
 def require_precision(what: str, precision: Any) -> None:
     """Raises ValueError unless `precision` is one of Precision. The error names the function `what`."""
-    if precision not in get_args(Precision):
+    if not isinstance(precision, str) or precision not in get_args(Precision):
         words = " or ".join(map(repr, get_args(Precision)))
-        raise ValueError(f"{what}: precision is {precision!r} but must be {words}")
+        raise ValueError(f"{what}: precision is {shown(precision)} but must be {words}")
 
 
 def precision_of(query: Tensor, precision: Precision) -> dict[str, Any]:

@@ -19,6 +19,7 @@ import headgate
 from ..operations import keeps_output
 from .arguments import DIFFERENTIABLE, OPTIONS, TENSORS, options_of, require_known, take_old_name, takes
 from .calls import autocast, check_tensors, checked_options, refuse_transforms
+from .checks import require_bool
 from .errors import call_as, in_words_of
 from .gates import detach_unused
 from .sharding import Span, agree, describe, own_rank, spans_of
@@ -491,6 +492,7 @@ def ring_attention(
     """
     if "gate_logits" in arguments:
         gate = take_old_name(NAME, arguments, "gate_logits", "gate", gate)
+    require_bool(NAME, "return_lse", return_lse)
     ring = Ring(group, *own_rank(NAME, group))
     tensors = {"q": q, "k": k, "v": v, "gate": detach_unused(gate, arguments)}
     tensors |= {name: arguments.pop(name, None) for name in INPUTS}

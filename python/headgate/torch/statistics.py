@@ -18,7 +18,7 @@ from headgate import _headgate
 from ..operations import ATTENTION, LINEAR_ATTENTION, Operation
 from .arguments import takes
 from .calls import autocast, check_tensors, checked_options, refuse_transforms, sort_arguments
-from .checks import require_tensor
+from .checks import require_tensor, shown
 from .errors import call_as, in_words_of
 from .operation import Named, sequences_of
 
@@ -126,9 +126,9 @@ class _FigureOperation:
     ) -> Any:
         if outputs is None:
             outputs = [name for name, figure in self.figures.items() if figure.enabled_by in ("", *enabling)]
-        listed = isinstance(outputs, Collection) and not isinstance(outputs, str)
+        listed = isinstance(outputs, Collection) and not isinstance(outputs, (str, Tensor))
         if not listed or not all(isinstance(name, str) for name in outputs):
-            raise TypeError(f"{self.name}: outputs is {outputs!r} but must be a sequence of names")
+            raise TypeError(f"{self.name}: outputs is {shown(outputs)} but must be a sequence of names")
         for name in outputs:
             if name not in self.figures:
                 raise ValueError(f"{self.name}: outputs: '{name}' is none of {', '.join(self.figures)}")
@@ -233,8 +233,13 @@ def attention_statistics(
     Fields that are not computed are None. Results have no gradients.
     """
     given = {"lse": lse, "q": q, "k": k, "gate": gate, "keys": keys, "queries": queries}
-    name, of = "attention_statistics", {"window": -1 if window is None else window, "top_keys": top_keys or 0}
+    name, of = (
+        "attention_statistics",
+        {"window": -1 if window is None else window, "top_keys": 0 if top_keys is None else top_keys},
+    )
     numbers = checked_options(name, of, _ATTENTION.arguments)
+    gating = {word: arguments[word] for word in ("gate_fn", "gate_op") if word in arguments}
+    arguments |= checked_options(name, gating, _ATTENTION.arguments)
     for of_values in ("v_scale", "v_first"):
         if (unread := arguments.pop(of_values, None)) is not None:
             require_tensor(name, of_values, unread)

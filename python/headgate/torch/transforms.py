@@ -24,9 +24,13 @@ def transforms_are_active() -> bool:
     return not torch.compiler.is_compiling() and torch._C._functorch.peek_interpreter_stack() is not None
 
 
-def refuse_all_transforms(what: str) -> None:
-    """Raises RuntimeError if a transform of torch.func is active. For functions that support no transforms."""
-    if transforms_are_active():
+def refuse_all_transforms(what: str, *tensors: Tensor | None) -> None:
+    """Raises RuntimeError if a transform of torch.func is active. For functions that support no transforms.
+
+    Batched gradients, as of torch.autograd.functional.jacobian(vectorize=True), are such a transform of `tensors`.
+    """
+    batched = any(x is not None and torch._C._functorch.is_legacy_batchedtensor(x) for x in tensors)
+    if batched or transforms_are_active():
         raise RuntimeError(f"{what}: transforms of torch.func, such as vmap, are not supported: use gated_attention")
 
 

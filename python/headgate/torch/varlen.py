@@ -3,13 +3,15 @@
 torch.nn.attention.varlen.
 """
 
+import operator
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from .arguments import ADDED, require_known, takes
 from .attention import gated_attention
-from .checks import require_tensors
+from .checks import require_bool, require_tensors, shape_of, shown
 from .errors import call_as
 from .foreign_arguments import refuse_other_aux
 
@@ -44,16 +46,18 @@ def _require_heads(query: Tensor, key: Tensor, enable_gqa: bool) -> None:
 
 def _wants_lse(return_aux: Any) -> bool:
     if not hasattr(return_aux, "lse"):
-        raise TypeError(f"{NAME}: return_aux is {return_aux!r} but must be an AuxRequest or None")
+        raise TypeError(f"{NAME}: return_aux is {shown(return_aux)} but must be an AuxRequest or None")
     refuse_other_aux(NAME, return_aux, AuxRequest._fields)
     return return_aux.lse
 
 
 def _window(window_size: tuple[int, int]) -> dict[str, Any]:
     try:
-        left, right = window_size
+        left, right = (x if isinstance(x, (int, torch.SymInt)) else operator.index(x) for x in window_size)
     except (TypeError, ValueError):
-        raise ValueError(f"{NAME}: window_size is {window_size!r} but must be two numbers, (left, right)") from None
+        raise ValueError(
+            f"{NAME}: window_size is {shown(window_size)} but must be two whole numbers, (left, right)"
+        ) from None
     if right == 0:  # window_right 0 hides later keys, which is a causal mask
         return {"causality": "causal", "window_left": left}
     return {"window_left": left, "window_right": right}
@@ -108,6 +112,7 @@ def varlen_attn(
     """
     del max_q, max_k, num_splits
     require_known(NAME, options, ADDED, ("query", "key", "value", *_ARGUMENTS.values(), "gate"))
+    require_bool(NAME, "enable_gqa", enable_gqa)
     needed = {"query": query, "key": key, "value": value, "cu_seq_q": cu_seq_q}
     require_tensors(NAME, needed, {"seqused_k": seqused_k, "block_table": block_table, "gate": gate})
     for name, x, dims in (("query", query, 3), ("key", key, 4 if block_table is not None else 3)):
@@ -120,6 +125,9 @@ def varlen_attn(
     if scale is not None:
         rules["scale"] = scale
     if seqused_k is not None:
+        if seqused_k.dim() != 1 or seqused_k.shape[0] != cu_seq_q.numel() - 1:
+            found = f"seqused_k has shape {shape_of(seqused_k)} and cu_seq_q {shape_of(cu_seq_q)}"
+            raise ValueError(f"{NAME}: {found} but must be (N) and (N+1)")
         rules["key_lengths"] = seqused_k
         if block_table is None:  # aligns the last query with the last used key, as with a block_table
             rules["query_offsets"] = seqused_k - cu_seq_q.diff().to(seqused_k.dtype)

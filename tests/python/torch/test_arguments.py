@@ -2,20 +2,26 @@
 """What every function refuses of its tensors: other types, devices and layouts, by one line that names the argument."""
 
 import inspect
+import re
 
 import numpy
 import pytest
 import torch
+from torch.nn.attention.flex_attention import create_block_mask
 
 import headgate
 from headgate.operations import ATTENTION, GATED_NORM, LINEAR_ATTENTION, SHORT_CONVOLUTION
 from headgate.torch import (
+    DeltaNetCache,
     GatedAttention,
     GatedDeltaNet,
     GateVariant,
+    attention_statistics,
     gated_attention,
     gated_norm,
     linear_attention,
+    linear_attention_statistics,
+    linear_attention_weights,
     ring_attention,
     scaled_dot_product_attention,
     short_convolution,
@@ -334,7 +340,7 @@ def test_varlen_attn_names_options_of_another_type():
     with pytest.raises(TypeError, match="^varlen_attn: return_aux is True but must be an AuxRequest or None$"):
         varlen(**tensors, return_aux=True)
     for window in (3, (1, 2, 3)):
-        with pytest.raises(ValueError, match="^varlen_attn: window_size is .* but must be two numbers"):
+        with pytest.raises(ValueError, match="^varlen_attn: window_size is .* but must be two whole numbers"):
             varlen(**tensors, window_size=window)
 
 
@@ -347,3 +353,98 @@ def test_layouts_name_what_is_no_tensor():
     ):
         with pytest.raises(TypeError, match=f"^{message} but must be a tensor$"):
             call()
+
+
+Q = torch.randn(B, H, T, D)
+VISIBLE = create_block_mask(lambda b, h, q, kv: q >= kv, None, None, T, T, device="cpu", BLOCK_SIZE=T)
+CALLS = {
+    "gated_attention": (gated_attention, {"q": Q, "k": Q, "v": Q, "gate": Q}),
+    "linear_attention": (linear_attention, {"q": Q, "k": Q, "v": Q}),
+    "short_convolution": (short_convolution, {"x": torch.randn(B, T, C), "weight": torch.randn(C, K)}),
+    "gated_norm": (gated_norm, {"x": Q, "weight": torch.ones(D), "gate": Q}),
+    "scaled_dot_product_attention": (scaled_dot_product_attention, {"query": Q, "key": Q, "value": Q, "gate": Q}),
+    "flex_attention": (flex_attention, {"query": Q, "key": Q, "value": Q, "gate": Q}),
+    "flex_attention with a mask": (flex_attention, {"query": Q, "key": Q, "value": Q, "block_mask": VISIBLE}),
+    "varlen_attn": (varlen_attn, {**varlen_tensors(), "max_q": T, "max_k": T}),
+    "attention_statistics": (attention_statistics, {"lse": Q[..., 0], "q": Q, "k": Q, "gate": Q}),
+    "linear_attention_statistics": (linear_attention_statistics, {"q": Q, "k": Q, "v": Q}),
+    "linear_attention_weights": (linear_attention_weights, {"queries": torch.tensor([0]), "q": Q, "k": Q, "v": Q}),
+}
+ODD = (
+    *("x", b"x", 1j, [1, 2], {}, object(), len, numpy.ones(3), numpy.ones((2, 2)), torch.float32, 10**400),
+    *(torch.ones(2), torch.ones(2, 2), torch.zeros(0), torch.ones(2, 2).to_sparse(), torch.ones(2, 2) + 1j),
+    torch.nested.nested_tensor([torch.ones(2)]),
+)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_odd_options_are_refused_in_one_line_that_names_them(name):
+    function, given = CALLS[name]
+    parameters = inspect.signature(function).parameters
+    tensors = {key for key, x in given.items() if isinstance(x, torch.Tensor)}
+    options = [key for key, each in parameters.items() if key not in tensors and each.annotation != torch.Tensor | None]
+    ignored = {"max_q", "max_k", "num_splits", "v_scale", "v_first"}
+    for option in set(options) - ignored:
+        for value in ODD:
+            try:
+                function(**{**given, option: value})
+            except (TypeError, ValueError, RuntimeError) as error:
+                pattern = rf"{name.partition(' ')[0]}: [^\n]*\b{option}\b[^\n]*"
+                assert re.fullmatch(pattern, str(error)) and len(str(error)) < 300, (option, value, error)
+
+
+@pytest.mark.parametrize(
+    "value", [None, "no", 1, 0, 1.0, numpy.bool_(True), torch.tensor(True), torch.ones(2)], ids=str
+)
+@pytest.mark.parametrize("name", CALLS)
+def test_flags_must_be_true_or_false(name, value):
+    function, given = CALLS[name]
+    flags = [
+        flag
+        for flag in ("return_lse", "return_state", "is_causal", "enable_gqa")
+        if flag in inspect.signature(function).parameters
+    ]
+    for flag in flags:
+        with pytest.raises(TypeError, match=rf"^{name.partition(' ')[0]}: {flag} is .* but must be True or False$"):
+            function(**{**given, flag: value})
+
+
+def test_vmapped_backward_pass_with_a_block_mask_is_refused_by_name():
+    with pytest.raises(
+        RuntimeError, match="^flex_attention: transforms of torch.func, such as vmap, are not supported"
+    ):
+        torch.autograd.functional.jacobian(lambda q: flex_attention(q, Q, Q, block_mask=VISIBLE), Q, vectorize=True)
+
+
+def test_numbers_of_sequences_are_compared_by_the_names_of_the_caller():
+    parts = [torch.randn(T, H, D) for _ in range(3)]
+    q, k = (torch.nested.nested_tensor(parts[:n], layout=torch.jagged).transpose(1, 2) for n in (2, 3))
+    with pytest.raises(ValueError, match="^gated_attention: k holds 3 sequences but q holds 2$"):
+        gated_attention(q, k, k)
+    given = {**varlen_tensors(), "max_q": T, "max_k": T}
+    for wrong in (torch.ones(N + 1), torch.ones(N, 1), torch.ones(()), torch.ones(0)):
+        with pytest.raises(ValueError, match=r"^varlen_attn: seqused_k has shape .* and cu_seq_q \(3\) but must be"):
+            varlen_attn(**{**given, "seqused_k": wrong.int()})
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    "size",
+    ["linear_num_key_heads", "linear_key_head_dim", "linear_value_head_dim", "linear_conv_kernel_dim", "weight_layout"],
+)
+def test_cache_of_another_layer_is_named(size):
+    own = {
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4,
+        "linear_key_head_dim": 4,
+        "linear_value_head_dim": 4,
+        "linear_conv_kernel_dim": 4,
+        "weight_layout": "qwen3_5",
+    }
+    other = {"linear_num_key_heads": 4, "linear_conv_kernel_dim": 3, "weight_layout": "qwen3_next"}
+    cache, h = DeltaNetCache(), torch.randn(B, T, C)
+    GatedDeltaNet(C, **{**own, size: other.get(size, 6)})(h, cache=cache)
+    state = cache.state
+    with pytest.raises(ValueError, match=r"^cache: its (state|convolution) has shape .* another layer filled it$"):
+        GatedDeltaNet(C, **own)(h, cache=cache)
+    assert cache.length == T and cache.state is state
