@@ -57,6 +57,15 @@ def is_eager() -> bool:
     )
 
 
+def can_read_values(tensor: Tensor) -> bool:
+    """Returns whether Python code may read the values of a tensor and depend on them.
+
+    Returns False under torch.compile, tracing, torch.func and PyTorch's dispatch modes, such as FakeTensorMode.
+    """
+    hidden = _is_compiling() or _dispatch_modes() or _transforms() is not None or _tracing() is not None
+    return not hidden and type(tensor) in _PLAIN_TENSORS
+
+
 def are_plain(tensors: Iterable[Any]) -> bool:
     """Returns whether the type of each tensor is exactly Tensor or Parameter."""
     for tensor in tensors:

@@ -1,11 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """headgate.torch.fold beside the formula as models that fold proteins write it, with all gradients."""
 
+import inspect
 import itertools
 import math
+import re
 
+import numpy as np
 import pytest
 import torch
+from torch._subclasses import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from headgate.torch import fold
 
@@ -218,3 +223,71 @@ def test_bad_arguments_are_named(change, words):
 def test_what_is_no_tensor_is_named(call, words):
     with pytest.raises(TypeError, match=words):
         call(torch.zeros(2, H, T, D))
+
+
+def test_triangle_attention_takes_lengths_of_keys_and_no_auxiliary_results():
+    """The arguments are those of cuequivariance_torch 0.13."""
+    names = ["q", "k", "v", "bias", "mask", "scale", "return_aux", "kv_lengths"]
+    assert list(inspect.signature(fold.triangle_attention).parameters) == names
+    q, k, v = (made(2, 5, H, n, D) for n in (T, S, S))
+    bias, lengths = made(2, 1, H, T, S), torch.randint(1, S + 3, (2, 5, 1, 1, 1), dtype=torch.int32)
+    y = fold.triangle_attention(q, k, v, bias, None, None, False, kv_lengths=lengths)
+    assert torch.equal(y, fold.triangle_attention(q, k, v, bias, torch.arange(S) < lengths))
+    with pytest.raises(ValueError, match="^fold.triangle_attention: return_aux is True but must be False"):
+        fold.triangle_attention(q, k, v, bias, None, None, True)
+    with pytest.raises(ValueError, match="^fold.triangle_attention: mask and kv_lengths cannot be given together$"):
+        fold.triangle_attention(q, k, v, bias, torch.arange(S) < lengths, kv_lengths=lengths)
+
+
+SIDE = torch.randn(1, 3, 4, 4, 4)  # heads, rows and features alike: fits every function
+COMPLETE = {
+    "attention": {"q": SIDE, "k": SIDE, "v": SIDE, "biases": [SIDE[:1, :1]], "gate": SIDE, "scale": 0.5},
+    "triangle_attention": {"q": SIDE, "k": SIDE, "v": SIDE, "bias": SIDE[:, :1], "scale": 0.5},
+    "evoformer_attention": {"Q": SIDE, "K": SIDE, "V": SIDE, "biases": [SIDE[:, :, :1, :1], SIDE[:, :1]]},
+}
+ODD = (
+    *(None, "x", b"x", 3, -1, True, 2.5, math.nan, math.inf, 1e300, 2**80, 1j, [1, 2], (1,), {}, object(), len),
+    *(np.ones(3), np.ones((2, 2)), torch.float32, torch.tensor(1), torch.ones(2), torch.ones(2, 2), torch.zeros(0)),
+    *(SIDE[0], SIDE[None], SIDE[..., :3], SIDE[..., :3, :], SIDE[:, :, :3], SIDE[:, :2], SIDE > 0, SIDE.int()),
+    *(SIDE + 0j, SIDE.double(), SIDE.to_sparse(), SIDE.to("meta"), torch.nested.nested_tensor([SIDE[0, 0]])),
+)
+
+
+@pytest.mark.parametrize("name", COMPLETE)
+def test_odd_values_are_refused_in_one_line_that_names_the_argument(name):
+    function, refused = getattr(fold, name), 0
+    for parameter in inspect.signature(function).parameters:
+        others = "|".join((parameter, *COMPLETE[name]))
+        for value in ODD:
+            try:
+                function(**{**COMPLETE[name], parameter: value})
+            except (TypeError, ValueError, RuntimeError) as error:
+                refused += 1
+                # The message may be on another argument, which does not fit this one.
+                found = re.fullmatch(rf"fold\.{name}: ({others})\b[^\n]*", str(error))
+                assert found and len(str(error)) < 300, (parameter, value, error)
+    assert refused > 60
+
+
+def pieces(name, masked):
+    """Returns a function of tensors, and tensors: all that the function takes, with a bias or mask of keys."""
+    keys = torch.randn(1, 3, 1, 1, 4)
+    if name == "attention":
+        return lambda q, b, z: fold.attention(q, q, q, [b, q[:, :1]], z), (SIDE, keys, SIDE)
+    if name == "evoformer_attention":
+        return lambda q, b: fold.evoformer_attention(q, q, q, [b, q[:, :1]]), (SIDE, keys)
+    if masked:
+        return lambda q, m: fold.triangle_attention(q, q, q, q[:, :1], m), (SIDE, keys > 0)
+    return lambda q, n: fold.triangle_attention(q, q, q, q[:, :1], kv_lengths=n), (SIDE, (keys[..., :1] > 0).int() + 1)
+
+
+@pytest.mark.parametrize("name, masked", [(name, False) for name in COMPLETE] + [("triangle_attention", True)])
+def test_functions_are_traced_and_mapped(name, masked):
+    function, tensors = pieces(name, masked)
+    y = function(*tensors)
+    mapped = torch.func.vmap(function)(*(torch.stack((x, x)) for x in tensors))
+    torch.testing.assert_close(mapped, torch.stack((y, y)))
+    for mode in ("real", "fake", "symbolic"):
+        torch.testing.assert_close(make_fx(function, tracing_mode=mode)(*tensors)(*tensors), y)
+    with FakeTensorMode() as mode:
+        assert function(*(mode.from_tensor(x) for x in tensors)).shape == y.shape
