@@ -198,8 +198,8 @@ def as_returned(lse: Tensor, y: Tensor) -> Tensor:
 
 def _keeps_output(q: Tensor, options: dict[str, Any]) -> bool:
     """Calls keeps_output for a call with these options. Missing options have their defaults."""
-    gating = (options.get(name, _DEFAULTS[name]) for name in ("gate_fn", "gate_op"))
-    return keeps_output(*gating, q.dtype == torch.float16)
+    gate_fn, gate_op = (options.get(name, _DEFAULTS[name]) for name in ("gate_fn", "gate_op"))
+    return keeps_output(gate_fn, gate_op, q.dtype == torch.float16)
 
 
 class _EagerAttention(EagerOperation):

@@ -3,6 +3,7 @@
 
 import math
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -82,12 +83,26 @@ def require_number(name: str, value: Any, least: float, excluded: bool = False) 
     than `least`."""
     try:
         fits = math.isfinite(value) and (value > least or (value == least and not excluded))
-    except (TypeError, OverflowError):
+    except (TypeError, ValueError, RuntimeError, OverflowError):
         fits = False
     if not fits:
-        raise ValueError(
-            f"{name}: is {shown(value)} but must be finite and {'above' if excluded else 'at least'} {least}"
-        )
+        limit = "" if math.isinf(least) else f" and {'above' if excluded else 'at least'} {least}"
+        raise ValueError(f"{name}: is {shown(value)} but must be finite{limit}")
+
+
+def require_whole(name: str, value: Any) -> None:
+    """Raises ValueError unless `value` is a whole number of 64 bits. Accepts NumPy's numbers."""
+    is_array = isinstance(value, Tensor) or hasattr(value, "__len__")
+    fits = hasattr(value, "__index__") and not is_array and not isinstance(value, bool)
+    if not fits or not -(2**63) <= value < 2**63:
+        raise ValueError(f"{name}: is {shown(value)} but must be a whole number of 64 bits")
+
+
+def require_word(name: str, value: Any, words: Iterable[str]) -> None:
+    """Raises ValueError unless `value` is one of `words`."""
+    if not isinstance(value, str) or value not in words:
+        text = value if isinstance(value, str) else shown(value)
+        raise ValueError(f"{name}: '{text}' is none of {', '.join(words)}")
 
 
 def is_whole(x: Any) -> bool:

@@ -22,7 +22,16 @@ from torch.nn import functional as F
 import headgate
 
 from .calls import refuse_transforms
-from .checks import is_whole, require_input, require_number, require_sequences, require_tensors
+from .checks import (
+    is_whole,
+    require_bool,
+    require_input,
+    require_number,
+    require_sequences,
+    require_tensors,
+    require_whole,
+    require_word,
+)
 from .errors import in_words_of
 from .gated_norm import gated_norm
 from .linear_attention import L2_NORM_EPS, linear_attention
@@ -339,8 +348,7 @@ class GatedDeltaNet(nn.Module):
         keys = {name: value for name, value in locals().items() if name in _PARAMETERS}
         super().__init__()
         for name, words in (("weight_layout", (*WEIGHT_LAYOUTS,)), ("precision", get_args(Precision))):
-            if keys[name] not in words:
-                raise ValueError(f"{name}: '{keys[name]}' is none of {', '.join(words)}")
+            require_word(name, keys[name], words)
         self.keys, self._layout = keys, WEIGHT_LAYOUTS[weight_layout]
         self.Hk, self.D = linear_num_key_heads, linear_key_head_dim
         self.Hv = self.Hk if linear_num_value_heads is None else linear_num_value_heads
@@ -348,6 +356,7 @@ class GatedDeltaNet(nn.Module):
         self._check_sizes()
         for name in ("rms_norm_eps", "initializer_range"):
             require_number(name, keys[name], 0)
+        require_bool("GatedDeltaNet", "linear_allow_neg_eigval", linear_allow_neg_eigval)
         self.widths = (self.Hk * self.D, self.Hk * self.D, self.Hv * self.Dv)
         channels, K = sum(self.widths), linear_conv_kernel_dim
         self._layout.make(self)
@@ -369,6 +378,7 @@ class GatedDeltaNet(nn.Module):
             ("linear_value_head_dim", self.Dv, 1, 256),
             ("linear_conv_kernel_dim", self.keys["linear_conv_kernel_dim"], 2, 8),
         ):
+            require_whole(name, value)
             if value < least or (most is not None and value > most):
                 limits = f"at least {least}" if most is None else f"from {least} to {most}"
                 raise ValueError(f"{name}: is {value} but must be {limits}")

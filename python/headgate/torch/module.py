@@ -7,6 +7,7 @@ batch, T queries, S keys, Hq query heads, Hkv key/value heads, D features of a h
 """
 
 import inspect
+import math
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -21,11 +22,14 @@ from .attention import gated_attention
 from .calls import refuse_learned, refuse_transforms
 from .checks import (
     is_whole,
+    require_bool,
     require_input,
     require_number,
     require_sequences,
     require_tensor,
     require_tensors,
+    require_whole,
+    require_word,
     shape_of,
 )
 from .errors import in_words_of
@@ -130,6 +134,8 @@ _CHOICES = {
 
 # Minimum of each numeric argument, and whether the minimum itself is excluded.
 _NUMBERS = {
+    "gate_bias_init": (-math.inf, False),
+    "partial_rotary_factor": (-math.inf, False),
     "gate_init_std": (0, False),
     "initializer_range": (0, False),
     "attention_window": (0, False),
@@ -144,6 +150,8 @@ _NUMBERS = {
 
 
 def _require_numbers(keys: dict[str, Any]) -> None:
+    for name in ("attention_window", "rope_original_seq_len"):
+        require_whole(name, keys[name])
     for name, (least, excluded) in _NUMBERS.items():
         require_number(name, keys[name], least, excluded)
     if keys["rope_scaling_type"] == "yarn" and keys["rope_theta"] <= 1:
@@ -256,19 +264,22 @@ class GatedAttention(GatedLayer):
         keys = {name: value for name, value in locals().items() if name in _PARAMETERS}
         refuse_learned("GatedAttention", keys)
         for name, words in _CHOICES.items():
-            if keys[name] not in words:
-                raise ValueError(f"{name}: '{keys[name]}' is none of {', '.join(words)}")
+            require_word(name, keys[name], words)
+        for name in ("attention_out_bias", "rope_truncate"):
+            require_bool("GatedAttention", name, keys[name])
         _require_numbers(keys)
         variant = GateVariant(**{key: keys[key] for key in KEYS})
         C, Hq = hidden_size, num_attention_heads
         Hkv = Hq if num_key_value_heads is None else num_key_value_heads
         for name, count in (("hidden_size", C), ("num_attention_heads", Hq), ("num_key_value_heads", Hkv)):
+            require_whole(name, count)
             require_number(name, count, 1)
         if Hq % Hkv != 0:
             raise ValueError(f"num_attention_heads: {Hq} is not a multiple of num_key_value_heads, {Hkv}")
         if head_dim is None and C % Hq != 0:
             raise ValueError(f"hidden_size: {C} is not a multiple of num_attention_heads, {Hq}: give head_dim")
         D = C // Hq if head_dim is None else head_dim
+        require_whole("head_dim", D)
         require_number("head_dim", D, 1)
         if not 0 <= partial_rotary_factor <= 1:
             raise ValueError(f"partial_rotary_factor: is {partial_rotary_factor!r} but must be in [0, 1]")

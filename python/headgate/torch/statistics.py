@@ -238,7 +238,7 @@ def attention_statistics(
         {"window": -1 if window is None else window, "top_keys": 0 if top_keys is None else top_keys},
     )
     numbers = checked_options(name, of, _ATTENTION.arguments)
-    gating = {word: arguments[word] for word in ("gate_fn", "gate_op") if word in arguments}
+    gating: dict[str, Any] = {word: arguments[word] for word in ("gate_fn", "gate_op") if word in arguments}
     arguments |= checked_options(name, gating, _ATTENTION.arguments)
     for of_values in ("v_scale", "v_first"):
         if (unread := arguments.pop(of_values, None)) is not None:

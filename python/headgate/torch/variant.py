@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from torch import Tensor
 
+from .checks import require_word
 from .layer import GATE_FUNCTIONS, apply_gate, gate_values, logits_of_gate
 
 if TYPE_CHECKING:
@@ -42,8 +43,7 @@ class GateVariant:
 
     def __post_init__(self) -> None:
         for key, words in WORDS.items():
-            if getattr(self, key) not in words:
-                raise ValueError(f"{key}: '{getattr(self, key)}' is none of {', '.join(words)}")
+            require_word(key, getattr(self, key), words)
         if not self.has_gate:
             if self.gate_bias != "none":
                 raise ValueError("gate_bias: a bias needs a gate")

@@ -2,6 +2,7 @@
 """What every function refuses of its tensors: other types, devices and layouts, by one line that names the argument."""
 
 import inspect
+import math
 import re
 
 import numpy
@@ -391,6 +392,29 @@ def test_odd_options_are_refused_in_one_line_that_names_them(name):
             except (TypeError, ValueError, RuntimeError) as error:
                 pattern = rf"{name.partition(' ')[0]}: [^\n]*\b{option}\b[^\n]*"
                 assert re.fullmatch(pattern, str(error)) and len(str(error)) < 300, (option, value, error)
+
+
+@pytest.mark.parametrize("kind", [GatedAttention, GatedDeltaNet])
+def test_odd_values_of_constructors_are_refused_in_one_line_that_names_them(kind):
+    required = {"hidden_size": 16, list(inspect.signature(kind).parameters)[1]: 2}
+    # Options of kinds that are off by default are read where they are on.
+    bases = [required, {**required, "gate_bias": "bias"}] if kind is GatedAttention else [required]
+    for name, parameter in inspect.signature(kind).parameters.items():
+        flag, size = isinstance(parameter.default, bool), parameter.annotation in (int, int | None)
+        for value in (*ODD, None, True, 1, 2.5, 4.0, -1, math.nan, math.inf):
+            for base in bases:
+                try:
+                    kind(**{**base, name: value})
+                except (TypeError, ValueError) as error:
+                    assert re.fullmatch(rf"[^\n]*\b{name}\b[^\n]*", str(error)) and len(str(error)) < 300, (
+                        name,
+                        value,
+                        error,
+                    )
+                else:
+                    assert not flag or value is True, (name, value)
+                    assert not size or value is None or type(value) is int, (name, value)
+                    assert not isinstance(value, str) and value not in (math.nan, math.inf), (name, value)
 
 
 @pytest.mark.parametrize(

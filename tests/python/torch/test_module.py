@@ -560,7 +560,7 @@ def test_arguments_bad_are_refused():
         ({"rms_norm_eps": "1"}, "rms_norm_eps: is '1' but must be finite and at least 0"),
         ({"rope_theta": 0.0}, "rope_theta: is 0.0 but must be finite and above 0"),
         ({"rope_theta": -5.0}, "rope_theta: is -5.0 but must be finite and above 0"),
-        ({"rope_theta": 10**400}, "rope_theta: is 10+ but must be finite and above 0"),
+        ({"rope_theta": 10**400}, "rope_theta: is 10+… but must be finite and above 0"),
         ({"rope_theta": math.nan}, "rope_theta: is nan but must be finite and above 0"),
         ({"rope_theta": 1.0, "rope_scaling_type": "yarn"}, "rope_theta: is 1.0 but must be above 1 with yarn"),
         ({"rope_scaling_type": "linear", "rope_scaling_factor": 0.0}, "rope_scaling_factor: is 0.0 but must be"),
