@@ -84,7 +84,8 @@ class DeltaNetCache:
 
     Args:
         keep: how many of the last tokens truncate() can drop. For each pass that holds some of these tokens, the cache
-            stores the state before the pass and the inputs of the convolution and the delta rule.
+            stores the state before the pass and the inputs of the convolution and the delta rule. If truncate() drops
+            d tokens, the next call can drop keep - d, and one more for each token read in between.
     """
 
     def __init__(self, keep: int = 0) -> None:

@@ -3,6 +3,7 @@
 
 import copy
 import math
+import random
 import re
 from itertools import permutations
 
@@ -461,3 +462,34 @@ def test_cache_truncated_too_far_is_as_before():
     for keep in (-1, 1.5, True):
         with pytest.raises(ValueError, match=f"DeltaNetCache: keep is {keep} but must be a whole number, at least 0"):
             DeltaNetCache(keep)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("keep", [1, 2, 3, 5])
+def test_cache_drops_what_its_documentation_says_in_any_order(keep):
+    """Each dropped token makes the next call drop one less, and each token that is read one more, up to `keep`."""
+    layer, h, draw = GatedDeltaNet(C, HK, HV, D, DV), torch.randn(1, 400, C), random.Random(keep)
+    cache, droppable = DeltaNetCache(keep), 0
+    for _ in range(80):
+        count = draw.choice((1, 1, 2, 4))
+        layer(h[:, cache.length : cache.length + count], cache=cache)
+        droppable = min(keep, droppable + count)
+        if draw.random() < 0.5:
+            dropped = draw.randint(0, droppable)
+            cache.truncate(cache.length - dropped)
+            droppable -= dropped
+    expected, length = layer(h[:, : cache.length + 1])[:, -1:], cache.length
+    torch.testing.assert_close(layer(h[:, length : length + 1], cache=cache), expected, rtol=1e-4, atol=1e-5)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("one_by_one", [False, True])
+def test_cache_of_n_tokens_serves_n_draft_tokens_a_step(one_by_one):
+    layer, h, draw = GatedDeltaNet(C, HK, HV, D, DV), torch.randn(1, 300, C), random.Random(0)
+    for drafts in (1, 2, 5):
+        cache = DeltaNetCache(keep=drafts)
+        for _ in range(30):
+            piece = h[:, cache.length : cache.length + drafts + 1]
+            for part in piece.split(1, dim=1) if one_by_one else [piece]:
+                layer(part, cache=cache)
+            cache.truncate(cache.length - draw.randint(0, drafts))
