@@ -232,3 +232,212 @@ def test_gates_that_cannot_be_held_are_refused():
         model = headgate.torch.retrofit(models.model("llama"), gate)
         with pytest.raises(ValueError, match=message), override(model, {0: word}):
             pass
+
+
+FAMILIES = """llama gemma2 gpt_oss olmo2 cohere glm4 nemotron gpt2 opt stablelm deepseek_v3 afmoe jetmoe gpt_bigcode minimax
+bloom falcon mpt codegen gptj""".split()
+MASKED = "bert roberta electra roformer rembert megatron-bert modernbert distilbert".split()
+SEQ2SEQ = "bart t5 led fsmt prophetnet mvp m2m_100".split()
+WORDS_OF_ATTENTION = ("closed", "no_first_token", ("sink_logit", 2.0))
+
+
+def family(task, name):
+    """A small model of a family of transformers, with its arguments."""
+    script = watch_reference.small_models()
+    kind = script.TASKS[task][name]
+    kind = getattr(transformers, kind if isinstance(kind, str) else kind[0])
+    return script.made(kind, script.config_of(kind), "eager").eval(), script.inputs_of(task)[0]
+
+
+def effect(model, given, changes):
+    """The largest difference of the logits by changes, or the text of the ValueError."""
+    with torch.no_grad():
+        plain = model(**given).logits
+        try:
+            with override(model, changes):
+                changed = model(**given).logits
+        except ValueError as error:
+            return str(error)
+    return (changed - plain).abs().nan_to_num(0).max().item()
+
+
+@pytest.mark.parametrize(
+    ("task", "name"),
+    [("causal", name) for name in FAMILIES] + [("masked", name) for name in MASKED] + [("seq2seq", x) for x in SEQ2SEQ],
+)
+def test_each_accepted_module_changes_the_outputs_or_is_refused(task, name):
+    model, given = family(task, name)
+    modules = [
+        module
+        for module, part in model.named_modules()
+        if any(word in type(part).__name__ for word in ("Attention", "Attn")) and ("0" in module.split("."))
+    ]
+    assert modules
+    for module in (0, *modules):
+        for word in WORDS_OF_ATTENTION:
+            found = effect(model, given, {module: word})
+            if isinstance(found, str):
+                assert "had no effect" in found or "no layer with" in found or "several attention modules" in found
+            else:
+                assert found > 0, (module, word)
+
+
+@pytest.mark.parametrize("name", SEQ2SEQ)
+def test_number_of_several_modules_is_refused_with_their_names(name):
+    model, _ = family("seq2seq", name)
+    numbered = [name for name, part in model.named_modules() if getattr(part, "layer_idx", None) == 0]
+    assert len(numbered) > 1
+    with pytest.raises(ValueError, match="0 is the number of several attention modules") as refused:
+        with override(model, {0: "closed"}):
+            pass
+    assert all(name in str(refused.value) for name in numbered)
+
+
+def test_module_without_attention_calls_is_refused_with_the_one_inside():
+    model, given = family("masked", "bert")
+    found = effect(model, given, {"bert.encoder.layer.0.attention": "closed"})
+    assert "had no effect" in found and "'bert.encoder.layer.0.attention.self' did" in found
+    with override(model, {"bert.encoder.layer.0.attention": "closed"}):
+        pass  # the model did not run
+
+
+@pytest.mark.parametrize("when", ["before", "within", "in place"])
+def test_compiled_model_is_changed(when):
+    model, ids = models.model("llama", "sdpa").eval(), models.tokens(2, 12)
+    changes = {0: "closed"}
+    with torch.no_grad():
+        with override(model, changes):
+            expected = model(ids).logits
+        compiled = model if when == "in place" else torch.compile(model, backend="eager")
+        if when == "in place":
+            model.compile(backend="eager")
+        if when != "within":
+            plain = compiled(ids).logits
+            assert not torch.allclose(plain, expected, atol=1e-3)
+        with override(compiled, changes):
+            assert torch.allclose(compiled(ids).logits, expected, atol=1e-5)
+        if when != "within":
+            assert torch.allclose(compiled(ids).logits, plain, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["qwen3-next", "qwen3.5", "olmo-hybrid", "kimi-linear"])
+def test_each_layer_kind_of_hybrids_takes_its_changes(name):
+    model, given = models.model(name).eval(), {"input_ids": models.tokens(2, 12)}
+    for layer in range(2):
+        linear = model.config.layer_types[layer] == "linear_attention"
+        for word in WORDS_OF_ATTENTION:
+            found = effect(model, given, {layer: word})
+            if linear and word != "closed":
+                assert "is not for linear attention" in found
+            else:
+                assert found > 0, (layer, word)
+
+
+BAD = {
+    "list": [(0, "closed")],
+    "no layer": {None: "closed"},
+    "bool as layer": {True: "closed"},
+    "float as layer": {1.0: "closed"},
+    "key of three": {(0, 0, 0): "closed"},
+    "float as head": {(0, 1.5): "closed"},
+    "bool as head": {(0, True): "closed"},
+    "text as head": {(0, "1"): "closed"},
+    "no head": {(0, None): "closed"},
+    "negative head": {(0, -1): "closed"},
+    "list as change": {0: ["closed"]},
+    "empty change": {0: ()},
+    "unneeded value": {0: ("closed", 3.0)},
+    "no value": {0: ("sink_logit",)},
+    "two values": {0: ("sink_logit", 1, 2)},
+    "text as value": {0: ("sink_logit", "x")},
+    "bool as value": {0: ("sink_logit", True)},
+    "NaN": {0: ("sink_logit", float("nan"))},
+    "infinity": {0: ("sink_logit", float("inf"))},
+    "two sinks": {0: ("sink_logit", 1.0), (0, 1): ("sink_logit", 2.0)},
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_changes_are_refused_on_entry(case):
+    with pytest.raises(ValueError, match="^override: ") as refused, override(models.model("llama"), BAD[case]):
+        raise AssertionError("entered")
+    values = BAD[case].items() if isinstance(BAD[case], dict) else [(BAD[case], BAD[case])]
+    assert any(repr(key) in str(refused.value) or repr(what)[1:-1] in str(refused.value) for key, what in values)
+
+
+def test_two_values_of_a_gate_are_refused():
+    with pytest.raises(ValueError, match="'mean_gate' for .* contradicts another change of the same head"):
+        with override(models.model("qwen3.5"), {1: "open", (1, 0): "mean_gate"}):
+            pass
+
+
+@pytest.mark.parametrize("implementation", ["eager", "headgate"])
+@pytest.mark.parametrize("name", ["llama", "gpt-oss"])
+def test_changes_of_a_head_compose_in_any_order(name, implementation):
+    headgate.torch.transformers.register()
+    model, ids = models.model(name, implementation).eval(), models.tokens(2, 12)
+    found = []
+    attention = model.model.layers[0].self_attn
+    attention.o_proj.register_forward_pre_hook(lambda _, given: found.append(given[0].unflatten(-1, (4, 16))))
+
+    def heads(changes):
+        with torch.no_grad(), override(model, changes):
+            model(ids)
+        return found[-1]
+
+    layer = "model.layers.0.self_attn"
+    both = heads({0: "no_first_token", layer: ("sink_logit", 1.0)})
+    assert torch.equal(both, heads({layer: ("sink_logit", 1.0), 0: "no_first_token"}))
+    without_first, sink = heads({0: "no_first_token"}), heads({0: ("sink_logit", 1.0)})
+    for one in (without_first, sink):
+        assert not torch.allclose(both, one, atol=1e-4)
+    each = heads({(0, 1): "no_first_token", (0, 2): ("sink_logit", 1.0)})
+    assert torch.equal(each[:, :, 1], without_first[:, :, 1])
+    assert torch.allclose(each[:, :, 2], sink[:, :, 2], atol=1e-6)
+    for word, expected in (("no_first_token", without_first), (("sink_logit", 1.0), sink)):
+        for changes in ({(0, 1): "closed", 0: word}, {0: word, (0, 1): "closed"}):
+            ours = heads(changes)
+            assert (ours[:, :, 1] == 0).all()
+            assert torch.equal(ours[:, :, [0, 2, 3]], expected[:, :, [0, 2, 3]])
+
+
+def test_composed_hidden_token_and_sink_equal_weights_by_hand():
+    model, ids = models.model("gpt-oss", "eager", layer_types=["full_attention"] * 2).eval(), models.tokens(2, 12)
+    visible = torch.ones(12, 12, dtype=torch.bool).tril()
+    visible[1:, 0] = False
+    bias = torch.zeros(12, 12).masked_fill(~visible, torch.finfo(torch.float32).min)[None, None]
+    with torch.no_grad():
+        for layer in model.model.layers:
+            layer.self_attn.sinks.fill_(0.7)
+        expected = model(ids, attention_mask=bias.expand(2, 1, -1, -1)).logits
+        for layer in model.model.layers:
+            layer.self_attn.sinks.fill_(-1e4)
+        names = {f"model.layers.{i}.self_attn": "no_first_token" for i in range(2)}
+        with override(model, dict.fromkeys(range(2), ("sink_logit", 0.7)) | names):
+            ours = model(ids).logits
+    assert torch.allclose(ours, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("inside", [True, False])
+@pytest.mark.parametrize("reentrant", [None, True])
+def test_gradients_with_checkpointing_are_equal_or_refused(reentrant, inside):
+    changes = {0: "no_first_token", (1, 2): "closed"}
+
+    def gradients(reentrant, inside):
+        model, ids = models.model("llama", "sdpa").train(), torch.arange(2, 26).view(2, 12)
+        if reentrant is not None:
+            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": reentrant})
+        with override(model, changes):
+            loss = model(ids, labels=ids).loss
+            if inside:
+                loss.backward()
+        if not inside:
+            loss.backward()
+        return [parameter.grad for parameter in model.parameters()]
+
+    if reentrant and not inside:
+        with pytest.raises(ValueError, match=r"use_reentrant=True .* call backward\(\) within the `with` block"):
+            gradients(reentrant, inside)
+        return
+    for ours, expected in zip(gradients(reentrant, inside), gradients(None, True)):
+        assert torch.allclose(ours, expected, atol=1e-6)

@@ -51,8 +51,13 @@ def override(model: Any, changes: dict[Any, Any]) -> AbstractContextManager[None
     | "sink_logit", ("sink_logit", x) | a sink logit, 0 or x, joins the softmax |
 
     Linear attention supports "closed" and "mean_gate". "no_first_token" and "sink_logit" compute attention again, and
-    their gradients need T × S memory. Raises ValueError for unknown layers and changes. Also raises it for "open" and
-    "mean_gate" if the layer has no gate that can be read.
+    their gradients need T × S memory. Several changes of a head apply together, and "closed" prevails. Compiled models
+    run uncompiled in the block.
+
+    Raises ValueError for unknown layers and changes, and for contradictory changes of a head. Also raises it for "open"
+    and "mean_gate" if the layer has no gate that can be read. At the end of the block, raises it for a change that had
+    no effect while the model ran. Also raises it if reentrant gradient checkpointing would compute changed layers after
+    the block.
     """
     from .override import overridden
 

@@ -69,8 +69,15 @@ READERS = (
 )
 """Model families in which a submodule of the attention module outputs the gate's logits. Headgate's layers and
 retrofitted models need no Reader: their attention calls have the gate as an argument."""
-GATED_NORM = re.compile(r"norm", re.IGNORECASE)
-DELTA_NET = re.compile(r"deltanet|deltaattention|kimi\w*attention", re.IGNORECASE)
+GATED_NORM = re.compile(r"norm\w*gated|gated\w*norm", re.IGNORECASE)
+DELTA_NET = re.compile(r"deltanet|deltaattention", re.IGNORECASE)
+
+
+def gated_norm_of(attention: nn.Module) -> nn.Module | None:
+    """Returns the gated norm after a module's linear attention. Returns None for other modules."""
+    if not DELTA_NET.search(type(attention).__name__):
+        return None
+    return next((child for child in attention.children() if GATED_NORM.search(type(child).__name__)), None)
 
 
 def install(watch: "Watch", wrapped: Wrapped, given: dict[str, Callable[[Tensor], Tensor]]) -> None:
@@ -82,10 +89,9 @@ def install(watch: "Watch", wrapped: Wrapped, given: dict[str, Callable[[Tensor]
         for reader in READERS:
             if reader.classes.search(type(attention).__name__) and hasattr(attention, reader.submodule):
                 _wrap_output(watch, wrapped, attention, getattr(attention, reader.submodule), reader)
-        if DELTA_NET.search(type(attention).__name__):
-            for _, child in attention.named_children():
-                if GATED_NORM.search(type(child).__name__) and "gated" in type(child).__name__.lower():
-                    _wrap_norm(watch, wrapped, name, child)
+        norm = gated_norm_of(attention)
+        if norm is not None:
+            _wrap_norm(watch, wrapped, name, norm)
     for name, function in given.items():
         _wrap_given(watch, wrapped, name, function)
 
