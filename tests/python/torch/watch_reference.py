@@ -25,8 +25,11 @@ def sequences_of(visible, kind):
         yield b, first, [t for t in range(len(row)) if row[t] and t != first]
 
 
-def figures(weights, sequences, kind="causal"):
-    """{key: value of the layer, or None}, and under "heads" {key: (H)}. sequences lists (row, first key, queries)."""
+def figures(weights, sequences, kind="causal", indexed=False):
+    """{key: value of the layer, or None}, and under "heads" {key: (H)}. sequences lists (row, first key, queries).
+
+    Figures of the first key are None if a window hides it from a query, but not if an indexer did not choose it.
+    """
     weights = weights.detach().double()
     first, entropy, of_keys, distance, hidden = [], [], [], [], False
     for b, key, queries in sequences:
@@ -45,7 +48,7 @@ def figures(weights, sequences, kind="causal"):
     heads = {name: torch.stack(x).mean(0) for name, x in zip(names, (first, entropy, of_keys, distance))}
     found = {name: x.mean().item() for name, x in heads.items()}
     found["sink_rate"] = (heads["first_token_attention"] > 0.3).double().mean().item()
-    if hidden:
+    if hidden and not indexed:
         found |= {"first_token_attention": None, "sink_rate": None}
     if kind == "cross":
         found.pop("mean_distance")

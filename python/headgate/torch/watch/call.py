@@ -31,6 +31,7 @@ class AttentionCall:
     cu_seqlens: Tensor | None = None  # (N+1): first token of each sequence, counted over the B·T tokens of all rows
     cross: bool = False  # whether the keys belong to another sequence than the queries
     kind: str = "causal"  # kind of attention in results: causal, bidirectional or cross
+    real: Tensor | None = None  # (B|1,S) bool: keys that are no padding; set if an indexer selected keys in `mask`
     positions: Tensor | None = None  # (B|1,T): positions of queries; set if a cache may lack the first keys
 
     def __post_init__(self) -> None:
@@ -97,8 +98,8 @@ def geometry_of(call: AttentionCall) -> Geometry:
     found = _geometry_of(call)
     if call.positions is not None:  # query p sees the first key only if it has p + 1 visible keys
         found.sees_first = found.sees_first & (call.positions < found.keys)
-        found.after_first = found.after_first.expand_as(found.sees_first)
-        found.not_padding = found.not_padding.expand_as(found.sees_first)
+        for name in ("after_first", "not_padding", "keys"):
+            setattr(found, name, getattr(found, name).expand_as(found.sees_first))
     if call.listed is not None:
         found.keys = _visible(call, found, slice(None)).any(1).sum(-1)
     return found
@@ -107,8 +108,8 @@ def geometry_of(call: AttentionCall) -> Geometry:
 def _geometry_of(call: AttentionCall) -> Geometry:
     """Derives the geometry of a call from its mask and rules.
 
-    - Self-attention with a T × T mask: a sequence begins at a token that sees itself but not the token before. A query
-      that does not see itself is padding.
+    - Self-attention with a T × T mask: a sequence begins at a token if neither this token nor a later one sees an
+      earlier token. A query that does not see itself is padding, unless `real` tells.
     - T × S mask with more keys than queries: the first key is the first one that any query of the row sees. A query is
       at the position of the last key that it sees. Later keys are unused slots of a static cache.
     - Cross-attention: the first key is the first one that any query of the row sees. Queries have no position among the
@@ -125,6 +126,10 @@ def _geometry_of(call: AttentionCall) -> Geometry:
         earlier = s[:, None] <= at[..., None]
         mask = earlier if mask is None else mask & earlier
     near = call.window if call.causal and call.window is not None else S + 1  # the window; S + 1 hides no key
+    if dense and T != S and call.real is not None:
+        first, not_padding = call.real.int().argmax(-1, keepdim=True), call.real[:, S - T :]
+        at, first, not_padding, keys = torch.broadcast_tensors(at, first, not_padding, mask.sum(-1))
+        return Geometry(at, first, not_padding, not_padding & (at != first), at - first < near, keys)
     if call.cross or (dense and T != S):
         seen = torch.ones(1, 1, S, dtype=torch.bool, device=device) if mask is None else mask
         first = seen.any(1).int().argmax(-1, keepdim=True)
@@ -138,12 +143,13 @@ def _geometry_of(call: AttentionCall) -> Geometry:
     if dense:
         if sequence is not None:
             mask = mask & (sequence[:, :, None] == sequence[:, None])
-        diagonal = mask.diagonal(dim1=1, dim2=2)
-        starts = diagonal.clone()
-        starts[:, 1:] &= ~mask[:, 1:].diagonal(dim1=1, dim2=2)
-        first = torch.where(starts, s, 0).cummax(-1).values
-        sees = mask.gather(-1, first[..., None])[..., 0] & (at - first < near)
-        return Geometry(at.expand_as(first), first, diagonal, diagonal & (at != first), sees, mask.sum(-1), sequence)
+        real = mask.diagonal(dim1=1, dim2=2) if call.real is None else call.real.expand(len(mask), T)
+        lowest = torch.where(real & mask.any(-1), mask.byte().argmax(-1), S)  # first key that each query sees
+        lowest = lowest.flip(-1).cummin(-1).values.flip(-1)  # minimum over this query and later ones
+        first = torch.where(real & (lowest >= s), s, 0).cummax(-1).values
+        sees = mask.gather(-1, first[..., None])[..., 0] if call.real is None else torch.ones_like(real)
+        sees = sees & (at - first < near)
+        return Geometry(at.expand_as(first), first, real, real & (at != first), sees, mask.sum(-1), sequence)
     visible = torch.ones(1, S, dtype=torch.bool, device=device) if mask is None else mask[:, 0]
     # For each key: the first visible key at or after it.
     following = torch.where(visible, s, S).flip(-1).cummin(-1).values.flip(-1)

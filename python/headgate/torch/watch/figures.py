@@ -62,8 +62,7 @@ def _gated(s: AttentionSample) -> Tensor | None:
 
 def _largest_logit(s: AttentionSample) -> Tensor:
     logits = s.statistics["lse"] + s.statistics["row_max"].log()
-    ignored = logits.isnan() & ~s.geometry.not_padding[:, None]
-    return logits.masked_fill(ignored, -math.inf).amax((0, 2))
+    return logits.masked_fill(~s.geometry.not_padding[:, None], -math.inf).amax((0, 2))
 
 
 def _share_below(bound: float) -> Callable[[Tensor], Tensor]:

@@ -270,7 +270,7 @@ class Watch:
 
     def _geometry(self, call: AttentionCall) -> Geometry:
         T, S = call.q.shape[2], call.k.shape[2]
-        parts = (call.mask, call.listed, call.cu_seqlens, call.positions)
+        parts = (call.mask, call.listed, call.cu_seqlens, call.positions, call.real)
         key = (*map(id, parts), call.q.shape[0], T, S, call.causal, call.window, call.cross)
         if key not in self._geometries:
             self._geometries[key] = parts, geometry_of(call)
@@ -315,17 +315,17 @@ class Watch:
         if call.q.numel() == 0 or call.k.numel() == 0:
             return
         geometry = self._geometry(call)
-        sums = self._sums.setdefault(layer.name, LayerSums(call.kind))
         if not call.cross:
             self._last = geometry
         statistics = statistics_of(call, geometry, self._needs & STATISTICS, own_lse)
         if gate is None:
             gate = self._gates.pop(layer.module, None)
         sample = AttentionSample(call, geometry, statistics, gate)
-        for figure in FIGURES:
-            if figure.source != "attention" or figure.read is None or figure.key not in self._keys:
-                continue
-            found = figure.read(sample)
+        wanted = [x for x in FIGURES if x.source == "attention" and x.read is not None and x.key in self._keys]
+        # Computes all figures before it adds the first: a call that raises an error counts in none.
+        values = [(figure, figure.read(sample)) for figure in wanted]
+        sums = self._sums.setdefault(layer.name, LayerSums(call.kind))
+        for figure, found in values:
             if found is None:
                 continue
             if figure.is_maximum:
@@ -367,7 +367,7 @@ class Watch:
         B, T = call["q"].shape[:2]
         if call["q"].numel() == 0:
             return
-        sample = linear.sample_of(call, self._padding_for(B, T), sorted(self._needs & {"first_share", "reach"}))
+        sample = linear.sample_of(call, self.padding_for(B, T), sorted(self._needs & {"first_share", "reach"}))
         self.linear_heads[layer.name] = B, T, call["v"].shape[2]
         sums = self._sums.setdefault(layer.name, LayerSums("linear"))
         for figure in self.figures:
@@ -379,13 +379,16 @@ class Watch:
             if len(at) > 0 or layer.name not in self.rows:
                 self.rows[layer.name] = linear.hidden_weights(call, at).float()
 
-    def _padding_for(self, B: int, T: int) -> Tensor | None:
-        """Returns the padding mask (B,T) of the last T tokens, true for real tokens. Without a mask, returns None.
+    def padding_for(self, B: int, T: int | None = None) -> Tensor | None:
+        """Returns the padding mask (B,T) of the last T tokens, true for real tokens. Without a mask, returns None. If T
+        is None, returns the mask of all tokens.
 
         The model's mask begins with the tokens that are already in a cache. These are cut off.
         """
         padding = self._padding
-        return None if padding is None or padding.shape[0] != B or padding.shape[1] < T else padding[:, -T:]
+        if padding is None or padding.shape[0] != B or (T is not None and padding.shape[1] < T):
+            return None
+        return padding if T is None else padding[:, -T:]
 
     def store_gate(self, attention: nn.Module, gate: Tensor) -> None:
         """Stores the gate (B,H,T,·) for the next call of an attention module."""
@@ -401,7 +404,7 @@ class Watch:
         gate = gate.detach()
         if gate.numel() == 0:
             return
-        real = self._padding_for(gate.shape[0], gate.shape[2])
+        real = self.padding_for(gate.shape[0], gate.shape[2])
         real = None if real is None else real[:, None, :, None]
         count = gate.new_tensor(gate[:, 0].numel(), dtype=torch.float64) if real is None else real.sum() * gate.shape[3]
         if source == "gate" and "gate_histogram" in self._keys:
@@ -439,7 +442,7 @@ class Watch:
         geometry = self._last
         if real is None and geometry is not None and geometry.not_padding.shape[1] == x.shape[1]:
             real, first = geometry.not_padding, geometry.own_key == geometry.first
-        elif real is None and (padding := self._padding_for(*x.shape[:2])) is not None:
+        elif real is None and (padding := self.padding_for(*x.shape[:2])) is not None:
             real = padding
             first = real & (real.cumsum(-1) == 1)
         if real is None:

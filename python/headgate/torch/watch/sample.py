@@ -38,10 +38,10 @@ class AttentionSample:
         return self.once("lse", lambda: lse.masked_fill(lse.isinf(), 0.0))
 
     def _at_queries(self, x: Tensor | None) -> Tensor | None:
-        """Returns x (B,H,T,D) if it has one vector for each query. Otherwise returns None. Also returns None in
-        cross-attention.
+        """Returns x (B,H,T,D) if the call has one key for each query. Otherwise returns None, as in calls that read a
+        cache. Also returns None in cross-attention.
         """
-        return None if x is None or self.call.cross or x.shape[2] != self.call.q.shape[2] else x
+        return None if x is None or self.call.cross or self.call.k.shape[2] != self.call.q.shape[2] else x
 
     def vectors(self, name: str) -> "TokenVectors | None":
         """Returns the keys ("k") or values ("v") of the call.
@@ -58,7 +58,7 @@ class AttentionSample:
         sequences.
 
         x₀ belongs to the first token of a sequence, x_j to its other tokens. Returns None if x is None, in
-        cross-attention, and if x does not have one vector for each query.
+        cross-attention, and if the call does not have one key for each query.
         """
         x = self._at_queries(x)
         if x is None:

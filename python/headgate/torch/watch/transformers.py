@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor, nn
 
 from .. import observers
@@ -77,6 +78,26 @@ def _refuse(named: dict[str, Any]) -> None:
         raise ValueError(f"argument '{name}' of the attention function is unknown and may change the scores")
 
 
+def _has_index(module: nn.Module) -> bool:
+    """Returns whether an indexer may select the keys that a module's queries see. The mask may contain its choice."""
+    return any(key.startswith("index") for key in getattr(getattr(module, "config", None), "__dict__", ()))
+
+
+def _of_index(mask: Tensor, padding: Tensor | None, T: int, S: int) -> dict[str, Tensor]:
+    """Returns further fields of an AttentionCall for a mask that contains an indexer's choice.
+
+    `padding` (B,·) is the model's padding mask. Returns no fields if it does not tell which keys a cache holds.
+    """
+    if T == S:
+        known = padding is not None and padding.shape[1] >= S
+        real = padding[:, -S:] if known else torch.ones(1, S, dtype=torch.bool, device=mask.device)
+    elif padding is not None and padding.shape[1] == S:
+        real = padding
+    else:
+        return {}
+    return {"listed": mask, "real": real}
+
+
 def call_of(
     watch: "Watch",
     module: nn.Module,
@@ -100,6 +121,8 @@ def call_of(
     if q.shape[0] != k.shape[0]:  # learned queries that all sequences share
         q = q.expand(k.shape[0], -1, -1, -1)
     T, S = q.shape[2], k.shape[2]
+    padding = watch.padding_for(k.shape[0])
+    padding = None if padding is None else padding.to(q.device)
     window = named.get("sliding_window") or getattr(module, "sliding_window", None)
     is_causal = named.get("is_causal")
     if is_causal is None:  # sdpa treats modules without this attribute as causal
@@ -122,6 +145,8 @@ def call_of(
         call |= {"mask": mask[:, None, None, :S].bool(), "causal": is_causal, "window": window}
     elif isinstance(mask, Tensor) or hasattr(mask, "mask_mod"):
         call |= watch.masks.rules(mask, T, S, window)._asdict()
+        if _has_index(module) and call["mask"] is not None and call["mask"].shape[-2] == T:
+            call |= _of_index(call["mask"], padding, T, S)
     elif mask is not None:
         raise ValueError(f"attention_mask is a {type(mask).__name__}, which is not read")
     elif name is not None and name != "eager" and is_causal and (T > 1 or packs):
@@ -139,7 +164,7 @@ def call_of(
         if named.get(key) is not None:
             x = taken(named[key])
             call["sinks"] = x.squeeze(-1) if x.dim() == 4 else x
-    positions = named.get("position_ids")
+    positions = named.get("position_ids") if padding is None else padding.cumsum(-1) - 1
     if window is not None and T < S and isinstance(positions, Tensor) and positions.dim() == 2:
         call["positions"] = positions[:, -T:]
     kind = "causal" if call.get("causal") or is_causal else "bidirectional"
