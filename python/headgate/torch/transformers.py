@@ -39,6 +39,7 @@ from .checks import shape_of
 from .errors import call_as
 from .foreign_arguments import refuse_unknown
 from .key_lists import KeyLists, lists_of_index
+from .own_attention import has_own_attention
 from .packed_rows import begins_of, numbers_in_one_row, one_row
 from .pending_gate import require_gate, take_pending_gate
 from .precision import IMPLEMENTATIONS, Precision, precision_of, require_precision
@@ -57,8 +58,6 @@ except ImportError:  # older versions of transformers lack this module
 NAME = "headgate"
 INSTEAD = "use attn_implementation='eager'"
 """Advice at the end of error messages."""
-COMPUTING_MODELS = ("bigbird_pegasus", "deepseek_v4", "gemma4_audio")
-"""Models whose code does arithmetic on the mask. They need the floating-point mask of eager attention."""
 # Maps argument names of gated_attention to the names that transformers' attention interface uses.
 ARGUMENTS = {
     "q": "query",
@@ -156,7 +155,7 @@ def make_mask(
     """Implements the mask interface of transformers. attention_mask (B,S) is false at padding.
 
     - Causal masks, causal windows, and rows that hold several sequences: returns a KeyMask.
-    - Models in COMPUTING_MODELS: returns the result of transformers' eager_mask.
+    - Models whose own code adds the mask (own_attention.py): returns the result of transformers' eager_mask.
     - All other masks, and static caches: returns the result of transformers' sdpa_mask, (B,1,T,S).
 
     Rejects unknown arguments unless they are harmless.
@@ -164,7 +163,7 @@ def make_mask(
     refuse_unknown(f"{NAME}: mask", given, _MASK_ARGUMENTS, INSTEAD)
     if isinstance(attention_mask, KeyMask):
         return attention_mask
-    if getattr(config, "model_type", None) in COMPUTING_MODELS:
+    if has_own_attention(type(config)):
         return eager_mask(
             batch_size,
             q_length,
