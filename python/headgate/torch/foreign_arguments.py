@@ -38,7 +38,7 @@ states separately."""
 ATTENTION = {
     **OF_MODELS,
     **_LENGTHS,
-    "position_ids": "the model has rotated q and k, and made the mask of them",
+    "position_ids": "the model has rotated q and k by them; packed_rows.py finds the sequences of a row in them",
     "position_embeddings": "the model has rotated q and k by them",
     "seq_idx": "the mask and cu_seq_lens_q keep sequences apart; this is for linear attention",
     "deterministic": "results are bitwise reproducible in any case",

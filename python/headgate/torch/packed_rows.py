@@ -21,6 +21,19 @@ def begins_of(numbers: Tensor) -> Tensor:
     return torch.cat((begins, begins.new_full((1,), rows))).to(torch.int32)
 
 
+def numbers_of_positions(positions: Tensor) -> Tensor | None:
+    """Returns the sequence number (B,T) of each token from its position in its sequence.
+
+    A sequence begins at position 0 and where the positions decrease. Returns None if each row holds one sequence, but
+    never in compiled programs, which must not depend on values.
+    """
+    begins = torch.zeros_like(positions, dtype=torch.bool)
+    begins[:, 1:] = (positions[:, 1:] == 0) | (positions[:, 1:] < positions[:, :-1])
+    if not torch.compiler.is_compiling() and not bool(begins.any()):
+        return None
+    return begins.cumsum(-1)
+
+
 def one_row(x: Tensor) -> Tensor:
     """Reshapes (B,T,…) to (1,B·T,…)."""
     return x.flatten(0, 1).unsqueeze(0)

@@ -14,7 +14,7 @@ existing model, call model.set_attn_implementation("headgate"). See docs/referen
 import functools
 import importlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..extras import require
@@ -40,7 +40,7 @@ from .errors import call_as
 from .foreign_arguments import refuse_unknown
 from .key_lists import KeyLists, lists_of_index
 from .own_attention import has_own_attention
-from .packed_rows import begins_of, numbers_in_one_row, one_row
+from .packed_rows import begins_of, numbers_in_one_row, numbers_of_positions, one_row
 from .pending_gate import require_gate, take_pending_gate
 from .precision import IMPLEMENTATIONS, Precision, precision_of, require_precision
 from .sharding import describe
@@ -277,7 +277,7 @@ def attention_forward(
       hidden, as in eager attention.
 
     position_bias (B|1,Hq|1,T|1,S) is added to the scores, and has a gradient. cu_seq_lens_q and cu_seq_lens_k (N+1)
-    give the first token of each sequence in a row. If they are absent, a KeyMask can give them.
+    give the first token of each sequence in a row. If they are absent, a KeyMask or position_ids can give them.
 
     indices (B,T,K) list the keys that all heads may see. The mask may hide some of them. block_indices (B,G,T,K) list
     blocks of config.index_block_size keys, with one list for Hq/G heads. Unused entries of both are -1. s_aux (Hq)
@@ -323,8 +323,10 @@ def attention_forward(
         rules["bias"] = _with_position_bias(position_bias, rules.get("bias"), key.shape[2])
     if s_aux is not None or sinks is not None:
         rules["sinks"] = _sinks(what, s_aux, sinks, query)
-    sequences = attention_mask.sequences if isinstance(attention_mask, KeyMask) else None
-    if sequences is not None and cu_seq_lens_q is None:
+    sequences = None
+    if isinstance(attention_mask, KeyMask) and cu_seq_lens_q is None:
+        sequences = sequences_of(attention_mask, query.shape, key.shape[2], given)
+    if sequences is not None:
         rules |= {"cu_seqlens_q": sequences, "cu_seqlens_k": sequences}
     if output_attentions is None:
         output_attentions = _collects_weights()
@@ -335,6 +337,21 @@ def attention_forward(
     y, lse = _attend(what, names, query, key, value, {**rules, "return_lse": True})
     weights = _weights(query, key, lse, rules)
     return y, torch.nn.functional.pad(weights, (0, S - weights.shape[-1]))  # unused slots of a static cache
+
+
+def sequences_of(mask: KeyMask, query: torch.Size, keys: int, given: Mapping[str, Any]) -> Tensor | None:
+    """Returns cu_seqlens (N+1) of packed rows for query (B,Hq,T,D) and `keys` keys, or None if rows are not packed.
+
+    Some models, such as gpt-oss, make their masks without position_ids, but give these to the attention. The sequences
+    of a row then begin where its position_ids restart. As in transformers, this needs use_cache=False.
+    """
+    B, _, T, _ = query
+    positions = given.get("position_ids")
+    unknown = mask.sequences is None and mask.keys is None and 1 < T == keys and not given.get("use_cache")
+    if not unknown or not isinstance(positions, Tensor) or positions.shape not in ((1, T), (B, T)):
+        return mask.sequences
+    numbers = numbers_of_positions(positions)
+    return None if numbers is None else begins_of(numbers.expand(B, T))
 
 
 def _add_lists(rules: dict[str, Any], lists: list[KeyLists], heads: int, key: Tensor, weights: bool) -> None:
