@@ -35,7 +35,7 @@ def has_own_attention(config_class: type) -> bool:
     return _known[config_class]
 
 
-def models(base: type = PreTrainedModel) -> Iterator[Any]:
+def models(base: Any = PreTrainedModel) -> Iterator[Any]:
     """Yields the loaded classes of models."""
     for model in base.__subclasses__():
         yield model

@@ -134,10 +134,13 @@ def test_implementations_give_same_figures(family, implementation):
         reference.assert_row(row, reference.figures(weights, sequences))
 
 
-@pytest.mark.parametrize("implementation", ["eager", "sdpa", "headgate"])
-def test_packed_rows_start_at_their_first_tokens(implementation):
+@pytest.mark.parametrize(
+    "family, implementation", [("qwen3", "eager"), ("qwen3", "sdpa"), ("qwen3", "headgate"), ("gpt-oss", "headgate")]
+)
+def test_packed_rows_start_at_their_first_tokens(family, implementation):
+    """gpt-oss hands position_ids to its attention alone, not to its mask."""
     headgate.torch.transformers.register()
-    model = models.model("qwen3", implementation).eval()
+    model = models.model(family, implementation).eval()
     lengths = (5, 8, 3)
     parts = [models.tokens(1, n) for n in lengths]
     positions = torch.cat([torch.arange(n) for n in lengths])[None]

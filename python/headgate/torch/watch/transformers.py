@@ -139,8 +139,11 @@ def call_of(
     if hasattr(mask, "rules"):  # Headgate's KeyMask
         rules = mask.rules()
         call |= {"causal": True, "window": mask.window, "mask": rules.get("mask")}
-        if mask.sequences is not None:
-            call.setdefault("cu_seqlens", mask.sequences)
+        from ..transformers import sequences_of  # loaded, since the mask is its KeyMask
+
+        sequences = sequences_of(mask, q.shape, S, named)
+        if sequences is not None:
+            call.setdefault("cu_seqlens", sequences)
     elif isinstance(mask, Tensor) and mask.dim() == 2:  # a padding mask, as for flash attention
         call |= {"mask": mask[:, None, None, :S].bool(), "causal": is_causal, "window": window}
     elif isinstance(mask, Tensor) or hasattr(mask, "mask_mod"):
