@@ -20,7 +20,7 @@ struct GenerationFiles {
   std::vector<std::pair<std::string, std::string>> special_tokens;
   /// Settings of generation_config.json by which the `transformers` package chooses other tokens, and which Headgate
   /// does not follow: each with its key and value, such as "repetition_penalty 1.1".
-  std::vector<std::string> not_followed;
+  std::vector<std::string> not_followed{};
 };
 
 /// Reads the generation settings of `model`, which was opened from `path`. Throws io::FileError if a file is invalid or
