@@ -56,10 +56,10 @@ def refuse_transforms(what: str, arguments: dict[str, Any], differentiable: Cont
 
 
 def empty_output(first: Tensor, shape: Sequence[int]) -> Tensor:
-    """Returns the result that a fake kernel stands for, of the first input's dtype.
+    """Returns an uninitialized result for a fake kernel, with the dtype of the first input.
 
-    A result of the first input's shape has the same order of dimensions in memory, as the real kernel's has. Every
-    other result is contiguous.
+    If the result has the shape of the first input, it also has its order of dimensions in memory. Otherwise it is
+    contiguous. Real kernels return the same.
     """
     return torch.empty_like(first) if list(first.shape) == list(shape) else first.new_empty(shape)
 

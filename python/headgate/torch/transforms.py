@@ -27,7 +27,8 @@ def transforms_are_active() -> bool:
 def refuse_all_transforms(what: str, *tensors: Tensor | None) -> None:
     """Raises RuntimeError if a transform of torch.func is active. For functions that support no transforms.
 
-    Batched gradients, as of torch.autograd.functional.jacobian(vectorize=True), are such a transform of `tensors`.
+    Batched gradients count as such a transform if any of `tensors` is batched. jacobian(vectorize=True) of
+    torch.autograd.functional computes them.
     """
     batched = any(x is not None and torch._C._functorch.is_legacy_batchedtensor(x) for x in tensors)
     if batched or transforms_are_active():

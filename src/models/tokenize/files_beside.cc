@@ -126,8 +126,8 @@ class FileBeside {
     }
   }
 
-  /// Returns the added token that is spelled `token`. An ordinary word of the vocabulary does not do: transformers
-  /// makes it an added token, which splits the text around it.
+  /// Returns the added token that is spelled `token`. Fails if `token` is only an ordinary word of the vocabulary.
+  /// transformers would make such a word an added token, which splits the text around it.
   const AddedToken& check(const std::string& where, const std::string& token) const {
     if (const AddedToken* found = tokenizer_.find_added(token); found != nullptr) return *found;
     io::fail(path_, "{} has the token '{}', which the added_tokens of tokenizer.json lack: add it there",

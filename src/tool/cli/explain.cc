@@ -17,7 +17,7 @@
 namespace headgate::cli {
 namespace {
 
-constexpr int kMaxDecimals = 17;  // restores every double of at least 0.1
+constexpr int kMaxDecimals = 17;  // with so many decimals, texts of numbers from 0.1 on give the same doubles
 
 struct ExplainOptions {
   std::string file;

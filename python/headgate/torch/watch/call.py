@@ -31,7 +31,7 @@ class AttentionCall:
     cu_seqlens: Tensor | None = None  # (N+1): first token of each sequence, counted over the B·T tokens of all rows
     cross: bool = False  # whether the keys belong to another sequence than the queries
     kind: str = "causal"  # kind of attention in results: causal, bidirectional or cross
-    real: Tensor | None = None  # (B|1,S) bool: keys that are no padding; set if an indexer selected keys in `mask`
+    real: Tensor | None = None  # (B|1,S) bool, true for real keys; only if an indexer chose the keys in `mask`
     positions: Tensor | None = None  # (B|1,T): positions of queries; set if a cache may lack the first keys
 
     def __post_init__(self) -> None:

@@ -225,7 +225,7 @@ FIGURES = (
         "linear",
         "ln 2 / -(mean of g) in tokens",
         read=lambda s: s.decay.mean(-1),
-        finish=lambda means: math.log(2) / (0.0 - means),  # infinity without decay; -means would be -0
+        finish=lambda means: math.log(2) / (0.0 - means),  # without decay, means is 0 and the result +infinity
     ),
     Figure("mean_beta", "linear", "mean of β over tokens", read=lambda s: s.beta),
     Figure(

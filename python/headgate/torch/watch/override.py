@@ -105,7 +105,9 @@ def _change_of(key: Any, what: Any, head: int | None) -> Change:
 
 
 class _Run:
-    """Records where a model runs, to refuse changes without effect and gradients without the changes."""
+    """Records which changes of a model took effect. At its end, the block refuses changes that had no effect, and
+    backward passes that would run without the changes.
+    """
 
     def __init__(self, model: nn.Module, changes: dict[nn.Module, list[Change]]) -> None:
         self.model, self.changes = model, changes

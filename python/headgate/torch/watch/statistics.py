@@ -97,7 +97,7 @@ def by_blocks(call: AttentionCall, geometry: Geometry, wanted: set[str]) -> dict
             sinks = call.sink_rows(s.dtype)
             sinks = sinks if sinks.shape[-1] == 1 else sinks[..., rows]
             lse = torch.logaddexp(of_keys, sinks[..., None])
-        lse = lse.masked_fill(lse == math.inf, math.nan)  # as by the kernels: such a row has no weights
+        lse = lse.masked_fill(lse == math.inf, math.nan)  # kernels return NaN for such a row, too
         lse_or_0 = lse.masked_fill(lse == -math.inf, 0.0)
         difference = s - lse_or_0
         p = difference.exp()

@@ -86,7 +86,8 @@ def _has_index(module: nn.Module) -> bool:
 def _of_index(mask: Tensor, padding: Tensor | None, T: int, S: int) -> dict[str, Tensor]:
     """Returns further fields of an AttentionCall for a mask that contains an indexer's choice.
 
-    `padding` (B,·) is the model's padding mask. Returns no fields if it does not tell which keys a cache holds.
+    `padding` (B,·) is the model's padding mask. Returns no fields if this padding mask does not cover the keys in a
+    cache.
     """
     if T == S:
         known = padding is not None and padding.shape[1] >= S
