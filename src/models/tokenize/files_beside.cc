@@ -98,11 +98,13 @@ class FileBeside {
                io::printable(split.dump()));
     }
     const io::Json space = json_.value(kSpace, io::Json()), type = json_.value(kClass, io::Json());
-    std::string_view name = type.is_string() ? std::string_view(type.get_ref<const std::string&>()) : "";
+    std::string_view name;
+    if (type.is_string()) name = type.get_ref<const std::string&>();
     if (std::count(kClassesOfFile.begin(), kClassesOfFile.end(), name) > 0) return;
-    if (space.is_boolean() && space != adds_space(tokenizer_)) {
-      io::fail(path_, "{} is {}, but tokenizer.json puts {} space before a text: make them agree", kSpace,
-               space.get<bool>(), space ? "no" : "a");
+    if (!space.is_boolean()) return;
+    if (const bool adds = space.get<bool>(); adds != adds_space(tokenizer_)) {
+      io::fail(path_, "{} is {}, but tokenizer.json puts {} space before a text: make them agree", kSpace, adds,
+               adds ? "no" : "a");
     }
   }
 

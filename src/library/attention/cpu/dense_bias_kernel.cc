@@ -37,13 +37,9 @@ void copy_transposed(T* HWY_RESTRICT to, std::int64_t to_row, std::int64_t to_co
       }
     }
   };
-  if (to_row == 1 && from_col == 1) {
-    if (rows % kLanes<T> == 0) {
-      transpose_columns(Tag<T>());
-    } else if (rows % kCols == 0) {
-      transpose_columns(hn::FixedTag<T, kCols>());
-    }
-  }
+  const bool is_contiguous = to_row == 1 && from_col == 1;
+  if (is_contiguous && rows % kLanes<T> == 0) transpose_columns(Tag<T>());
+  if (is_contiguous && rows % kCols == 0) transpose_columns(hn::FixedTag<T, kCols>());  // of rows that fill no vector
 #endif
   for (; c < cols; ++c) {
     for (std::int64_t r = 0; r < rows; ++r) to[r * to_row + c * to_col] = from[r * from_row + c * from_col];
