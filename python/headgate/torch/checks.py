@@ -133,7 +133,7 @@ def require_real(what: str, name: str, x: Any) -> None:
 
 
 def shown(x: Any) -> str:
-    """Formats `x` for errors: the shape of a tensor, otherwise its repr, shortened to one short line."""
+    """Formats `x` for errors in one short line. Shows the shape of a tensor, and the repr of other objects."""
     if isinstance(x, Tensor):
         return "a nested tensor" if x.is_nested else f"a tensor of shape {shape_of(x)}"
     text = repr(x)

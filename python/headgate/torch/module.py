@@ -82,7 +82,8 @@ class AttentionCache:
         if capacity < total:
             self._move(k, v, max(total, 2 * capacity))
         elif any(held.is_inference() for held in self._held) and not torch.is_inference_mode_enabled():
-            self._move(k, v, capacity)  # outside inference mode, PyTorch does not write to tensors of inference mode
+            # PyTorch refuses writes to tensors that were made in inference mode, except in that mode.
+            self._move(k, v, capacity)
         for held, new in zip(self._held, (k, v)):
             held[:, self.length : total] = new
         return self._held[0][:, :total], self._held[1][:, :total]

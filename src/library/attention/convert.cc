@@ -128,7 +128,7 @@ void quantize(const TensorView& to, const TensorView& scale, const ConstTensorVi
   call.shape({"to", to}, "from", from.shape);
   call.shape({"scale", scale}, "that of its rows", {from.shape[0], from.shape[1], from.shape[2], 1});
   call.no_overlap();
-  // Rows without features have a scale of 0. Without any row there is nothing to write, however many heads there are.
+  // Rows without features still need their scale, which is 0. Without rows, a loop over the heads would be in vain.
   if (scale.numel() > 0) quantize_unchecked(to, scale, from);
 }
 

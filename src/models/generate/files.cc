@@ -31,8 +31,8 @@ constexpr std::array<Role, 7> kRoles{{{"bos_token", "tokenizer.ggml.bos_token_id
                                       {"cls_token", "tokenizer.ggml.cls_token_id"},
                                       {"mask_token", "tokenizer.ggml.mask_token_id"}}};
 
-/// A key of generation_config.json by which transformers chooses other tokens, greedily too, unless its value is
-/// `neutral`, null or empty.
+/// A key of generation_config.json that changes which tokens transformers chooses, even without sampling. It changes
+/// nothing if its value is `neutral`, null or empty.
 struct ChoiceKey {
   const char* key;
   double neutral;

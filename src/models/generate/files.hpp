@@ -18,8 +18,8 @@ struct GenerationFiles {
   std::string chat_template;  ///< source of the Jinja template; empty if the model has none
   /// Pairs of the name that chat templates use for a special token and its spelling, such as {"bos_token", "<s>"}.
   std::vector<std::pair<std::string, std::string>> special_tokens;
-  /// Settings of generation_config.json by which the `transformers` package chooses other tokens, and which Headgate
-  /// does not follow: each with its key and value, such as "repetition_penalty 1.1".
+  /// Settings of generation_config.json that change which tokens the `transformers` package chooses. Headgate ignores
+  /// them. Each text has a key and its value, such as "repetition_penalty 1.1".
   std::vector<std::string> not_followed{};
 };
 

@@ -57,7 +57,7 @@ class FileBeside {
 
   bool contains(const char* key) const { return json_.contains(key); }
 
-  /// Checks the keys of the file's object, which are tokens, and their ids.
+  /// Checks a file that maps tokens to ids: each must be an added token with this id.
   void check_keys() const {
     for (const auto& item : json_.items()) {
       const AddedToken& token = check("the file", item.key());

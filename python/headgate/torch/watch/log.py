@@ -54,7 +54,7 @@ def evaluation_of(seen: "Watch") -> dict[str, Any]:
     """Returns the "eval" entry of a record: the metrics of the model and of each layer, measured by a handle."""
     layers, key = seen.layers, "massive_activation"
     found = seen.scalars(by_layer=False)
-    rows = [row for row in layers if key in row and row["kind"] != "cross"]
+    rows = [row for row in layers if row.get(key) is not None and row["kind"] != "cross"]
     largest = max(rows, key=lambda row: size_of(row[key]), default={})
     places = {name: place for name, place in largest.items() if name.startswith(f"{key}_")}
     return {**_named({**found, **places}), "layers": [_named(row) for row in layers]}

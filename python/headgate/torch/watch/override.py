@@ -120,7 +120,7 @@ class _Run:
         self.to_repeat: dict[nn.Module, int] = {}  # number of passes that a backward pass is to compute again
 
     def apply(self, module: nn.Module, changes: list[Change]) -> list[Change]:
-        """Records that changes of a module took effect. Returns them with "closed", which prevails, as the last."""
+        """Records that changes of a module took effect. Returns them in the order to apply: "closed" comes last."""
         self.applied.update((module, change) for change in changes)
         return sorted(changes, key=lambda change: change.word == "closed")
 
@@ -275,7 +275,7 @@ def _attend(y: Tensor, call: AttentionCall, own: list[Change]) -> Tensor:
     The result has gradients. For the backward pass, autograd stores the weights of all blocks, T × S per head.
     """
     without_first = _heads(y, *(change for change in own if change.word == "no_first_token"))[..., None]
-    added = None  # (Hq,1,1): the new sink logits
+    added = None  # (Hq,1,1): sink logits that the changes add, -inf for other heads
     for change in own:
         if change.word == "sink_logit":
             if added is None:

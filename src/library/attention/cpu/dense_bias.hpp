@@ -22,7 +22,8 @@ struct DenseBias {
   TensorView copy;  ///< the memory, (B,Hq,T,S); dimensions with stride 0 in the given tensor have stride 0 here
 };
 
-/// Copies a bias or dbias, `from`, to a tensor of the same shape and dtype. Keys are adjacent in at least one of them.
+/// Copies the bias or dbias `from` to `to`, which has the same shape and dtype. In at least one of the two tensors, the
+/// keys of a row must be adjacent in memory.
 void copy_bias(const Problem& problem, const TensorView& to, const ConstTensorView& from);
 
 }  // namespace headgate
