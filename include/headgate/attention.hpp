@@ -191,7 +191,9 @@ HEADGATE_API void attention_forward(const AttentionOutputs& outputs, const Atten
 ///
 ///   - GateOp::mul with silu or identity: attn is required for dgate, because y does not determine attn where g(z) = 0.
 ///   - GateOp::add: attn is optional, but avoids the cancellation in y − g(z).
-///   - No gate, or GateOp::mul with another gate function: attn is not needed.
+///   - GateOp::mul with another gate function: attn is optional. In f16 it avoids errors of dgate behind nearly closed
+///     gates, where y is subnormal and has few digits.
+///   - No gate: attn is not needed.
 struct AttentionSaved {
   ConstTensorView y{};     ///< (B,Hq,T,Dv)
   ConstTensorView lse{};   ///< (B,Hq,T,1), f32 or f64, sink included

@@ -204,7 +204,8 @@ HEADGATE_API headgate_status headgate_attention_forward(const headgate_attention
 /** Outputs of the forward pass that the backward pass reads. y and lse are required. attn is
  *
  * - required for dgate with silu or identity and HEADGATE_GATE_OP_MUL, because y does not determine o where g = 0;
- * - useful with HEADGATE_GATE_OP_ADD, to avoid cancellation in y - g(z). */
+ * - useful with HEADGATE_GATE_OP_ADD, to avoid cancellation in y - g(z);
+ * - useful in f16, where y has few digits behind nearly closed gates. */
 typedef struct headgate_attention_saved {
   size_t struct_size;
   headgate_const_tensor y;    /**< (B,Hq,T,Dv) */

@@ -63,7 +63,7 @@ ForwardResults forward(const Keywords& keywords) {
   const auto* out = take_out<ForwardResults>(keywords, "AttentionOutputs");
   std::vector<bool> defaults(kAttentionOutputs.size(), false);
   defaults[kY] = defaults[kLse] = true;
-  defaults[kAttn] = in.views.gate.present() && keeps_output(options.gate_fn, options.gate_op);
+  defaults[kAttn] = in.views.gate.present() && keeps_output(options.gate_fn, options.gate_op, in.views.q.dtype);
   const std::vector<bool> chosen = chosen_rows<kAttentionOutputs>(keywords, "outputs", out, defaults);
   require(in.views.v.present() || !(chosen[kY] || chosen[kAttn]), "{}: v is required but None", keywords.function());
   return run_forward(keywords, in, options, chosen, out == nullptr ? ForwardResults() : *out);

@@ -53,7 +53,8 @@ def gated_attention(
     arrays = checked(call, arrays)
     if options.get("gate_fn") == "none":
         arrays.pop("gate", None)  # with gate_fn "none", the call ignores the gate
-    keeps = keeps_output(*(call.option(name, ATTENTION.options[name].default) for name in ("gate_fn", "gate_op")))
+    fn, op = (call.option(name, ATTENTION.options[name].default) for name in ("gate_fn", "gate_op"))
+    keeps = keeps_output(fn, op, is_f16=arrays["q"].dtype == "float16")
     found = compute(call, arrays, "gate" in arrays and keeps)
     results = [found[name] for name in outputs]
     if of_rows and q.ndim == 3:

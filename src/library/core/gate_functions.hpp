@@ -52,11 +52,12 @@ constexpr bool loses_output(GateFn fn, GateOp op) {
   return fn != GateFn::none && op == GateOp::mul && gate_function(fn).has_zero;
 }
 
-/// Returns whether a forward pass should save o for the backward pass:
+/// Returns whether a forward pass should save o for the backward pass. `type` is the dtype of y.
 ///   - A multiplied gate needs o if y and z do not determine o.
 ///   - An added gate needs o, because o = y − g(z) would suffer from cancellation.
-constexpr bool keeps_output(GateFn fn, GateOp op) {
-  return fn != GateFn::none && (op == GateOp::add || loses_output(fn, op));
+///   - f16 needs o: behind nearly closed gates, y is subnormal and has few digits.
+constexpr bool keeps_output(GateFn fn, GateOp op, DType type) {
+  return fn != GateFn::none && (op == GateOp::add || loses_output(fn, op) || type == DType::f16);
 }
 
 template <>

@@ -11,8 +11,8 @@ namespace {
 /// be recovered from the gated output y:
 /// - y = o·g(z), and g(z) can be 0.
 /// - y = o + g(z), where cancellation would make the recovered o inexact.
-bool keeps_attn(const GateVariant& gate) {
-  return gates_attention(gate) && keeps_output(shares_gate(gate) ? GateFn::identity : gate.fn, gate.op);
+bool keeps_attn(const GateVariant& gate, DType type) {
+  return gates_attention(gate) && keeps_output(shares_gate(gate) ? GateFn::identity : gate.fn, gate.op, type);
 }
 
 }  // namespace
@@ -73,7 +73,7 @@ AttentionState<T>::AttentionState(Workspace& ws, const GatedAttentionShape& shap
   }
 
   if (shares_gate(shape.gate)) shared_gate = ws.take<T>(kName, N, D);
-  if (keeps_attn(shape.gate)) attn = ws.take<T>(kName, N, Hq, D);
+  if (keeps_attn(shape.gate, dtype_of<T>())) attn = ws.take<T>(kName, N, Hq, D);
   y = controlled = ws.take<T>(kName, N, Hq, D);
   lse = ws.take<Wide<T>>(kName, shape.B, Hq, shape.T);
   if (shape.gate.output_control != OutputControl::none) controlled = ws.take<T>(kName, N, Hq, D);

@@ -50,10 +50,16 @@ TEST(GateFunctions, Output_MultipliedByZero_IsLost) {
 }
 
 TEST(GateFunctions, Output_AddedOrNeverZero_IsKept) {
-  EXPECT_TRUE(keeps_output(GateFn::silu, GateOp::mul));
-  EXPECT_TRUE(keeps_output(GateFn::sigmoid, GateOp::add));
-  EXPECT_FALSE(keeps_output(GateFn::sigmoid, GateOp::mul));
-  EXPECT_FALSE(keeps_output(GateFn::none, GateOp::add));
+  EXPECT_TRUE(keeps_output(GateFn::silu, GateOp::mul, DType::f32));
+  EXPECT_TRUE(keeps_output(GateFn::sigmoid, GateOp::add, DType::f32));
+  EXPECT_FALSE(keeps_output(GateFn::sigmoid, GateOp::mul, DType::f32));
+  EXPECT_FALSE(keeps_output(GateFn::none, GateOp::add, DType::f32));
+}
+
+TEST(GateFunctions, Output_InF16_IsKept) {
+  for (const GateFunction& row : kGateFunctions) EXPECT_TRUE(keeps_output(row.value, GateOp::mul, DType::f16));
+  EXPECT_FALSE(keeps_output(GateFn::none, GateOp::mul, DType::f16));
+  EXPECT_FALSE(keeps_output(GateFn::sigmoid, GateOp::mul, DType::bf16));
 }
 
 TEST(Words, Option_HyphenForUnderscore_IsAccepted) {

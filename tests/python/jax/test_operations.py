@@ -32,7 +32,7 @@ def numpy_outputs(operation: str, case: Case) -> tuple[list[np.ndarray], dict[st
         return [headgate.gated_norm(**case.arrays, **case.options)], {}
     if operation == "gated_attention":
         gating = (case.options.get("gate_fn", "sigmoid"), case.options.get("gate_op", "mul"))
-        keeps_attn = "gate" in case.arrays and keeps_output(*gating)
+        keeps_attn = "gate" in case.arrays and keeps_output(*gating, is_f16=case.arrays["q"].dtype == np.float16)
         names = ["y", "lse", "max_logit", *["attn"] * keeps_attn]
         found = headgate.attention_forward(outputs=names, **case.arrays, **case.options)
         return [found.y, found.lse, found.max_logit], {"y": found.y, "lse": found.lse, "attn": found.attn}
@@ -228,3 +228,23 @@ def test_what_only_cpus_compute_is_refused_for_other_platforms(lacking, monkeypa
     function = jax.jit(lambda arrays: headgate.jax.gated_attention(**arrays, **case.options))
     with pytest.raises(NotImplementedError, match=f"^gated_attention: {lacking} is computed on CPUs only"):
         jax.export.export(function, platforms=["cuda"])(arrays)
+
+
+def jax_gradient_of_gate(dy, *tensors):
+    return jax.vjp(headgate.jax.gated_attention, *tensors)[1](dy)[3]
+
+
+def numpy_gradient_of_gate(dy, *tensors):
+    saved = headgate.attention_forward(*tensors)
+    return headgate.attention_backward(dy, *tensors, y=saved.y, lse=saved.lse, attn=saved.attn).dgate
+
+
+@pytest.mark.parametrize("gradient", [jax_gradient_of_gate, numpy_gradient_of_gate])
+def test_gradient_of_nearly_closed_gate_in_float16_is_accurate(gradient):
+    rng = np.random.default_rng(1)
+    tensors = [rng.standard_normal((1, 2, 48, 32)).astype(np.float16) for _ in range(3)]
+    tensors.append((rng.standard_normal((1, 2, 48, 1)) / 2 - 15).astype(np.float16))
+    dy = (1000 * rng.standard_normal((1, 2, 48, 32))).astype(np.float16)
+    found = np.asarray(gradient(dy, *tensors)).astype(np.float64)
+    right = numpy_gradient_of_gate(*(x.astype(np.float64) for x in (dy, *tensors)))
+    assert np.linalg.norm(found - right) <= 2e-3 * np.linalg.norm(right)

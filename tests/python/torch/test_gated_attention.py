@@ -2,6 +2,7 @@
 """headgate.torch.gated_attention: values and gradients against plain formulas; what PyTorch asks of an operation."""
 
 import inspect
+import itertools
 
 import pytest
 import torch
@@ -618,10 +619,10 @@ def test_arguments_are_those_of_the_package():
         headgate.attention_forward(*x.values(), gate_fn="?")
     functions = str(error.value).partition(" is none of ")[2].split(", ")
     assert functions == [*GATE_FUNCTIONS, "none"]
-    for fn in functions:
-        for op in ("mul", "add"):
-            kept = headgate.attention_forward(*x.values(), gate_fn=fn, gate_op=op).attn is not None
-            assert kept == keeps_output(fn, op)
+    for fn, op, dtype in itertools.product(functions, ("mul", "add"), (torch.float32, torch.bfloat16, torch.float16)):
+        given = [tensor.to(dtype) for tensor in x.values()]
+        kept = headgate.attention_forward(*given, gate_fn=fn, gate_op=op).attn is not None
+        assert kept == keeps_output(fn, op, is_f16=dtype == torch.float16)
 
 
 def test_native16_trains_within_the_rounding_of_bf16():
