@@ -32,19 +32,17 @@ from .checks import (
     require_whole,
     require_word,
 )
+from .delta_convolution import convolve, require_causal
 from .errors import in_words_of
 from .gated_norm import gated_norm
 from .linear_attention import L2_NORM_EPS, linear_attention
 from .precision import Precision, precision_of
-from .short_convolution import short_convolution
 from .transforms import transforms_are_active
 
 if TYPE_CHECKING:
     from headgate._arguments import GateFunction
 
 _RULE: dict[str, Any] = {"l2_norm": L2_NORM_EPS, "layout": "bthd"}
-_UNCALLED = ("forward_hooks", "forward_pre_hooks", "backward_hooks", "backward_pre_hooks")
-"""Kinds of hooks that PyTorch runs when a module is called."""
 
 
 class _Pass(NamedTuple):
@@ -451,16 +449,8 @@ class GatedDeltaNet(nn.Module):
         """Applies the convolution to `mixed`. Returns a list of q and k (B,T,Hk,D) and v (B,T,Hv,Dv), and a list of the
         new state of each part's convolution.
         """
-        widths = [part.shape[-1] for part in mixed]
-        weights = self.conv1d.weight.squeeze(1).split(widths)
-        biases = [None] * len(mixed) if self.conv1d.bias is None else self.conv1d.bias.split(widths)
-        parts: list[Tensor] = []
-        states: list[Tensor] = []
-        before = cache.convolution if cache is not None and cache.convolution else [None] * len(mixed)
-        for x, w, bias, state in zip(mixed, weights, biases, before):
-            y, after = short_convolution(x, w, bias, cu_seqlens=cu_seqlens, state=state, return_state=True)
-            parts.append(y)
-            states.append(after)
+        before = cache.convolution if cache is not None else []
+        parts, states = convolve(self.conv1d, self.keys["linear_conv_kernel_dim"], mixed, before, cu_seqlens)
         q, k, v = parts[0].split(self.widths, dim=-1) if len(parts) == 1 else parts
         return [x.unflatten(-1, (heads, -1)) for x, heads in ((q, self.Hk), (k, self.Hk), (v, self.Hv))], states
 
@@ -502,7 +492,7 @@ class GatedDeltaNet(nn.Module):
         """Returns the inputs of a pass for truncate(). Returns None if cache.keep is 0 or the batch is packed."""
         if cache.keep == 0 or cu_seqlens is not None:
             return None
-        rows, columns = self.conv1d.weight.shape[-1] - 1, []
+        rows, columns = self.keys["linear_conv_kernel_dim"] - 1, []
         for x, before in zip(mixed, cache.convolution or [None] * len(mixed)):
             before = x.new_zeros(x.shape[0], rows, x.shape[2]) if before is None else before
             columns.append(torch.cat((before, x.to(before.dtype)), dim=1))
@@ -542,7 +532,7 @@ class GatedDeltaNet(nn.Module):
         """
         require_tensors("GatedDeltaNet", {"h": h}, {"mask": mask, "cu_seqlens": cu_seqlens})
         require_input("GatedDeltaNet", h, self.keys["hidden_size"])
-        self._check_convolution()
+        require_causal(self.conv1d, sum(self.widths), self.keys["linear_conv_kernel_dim"])
         self._refuse_transforms(h)
         if cu_seqlens is not None:
             require_sequences("GatedDeltaNet", h, cu_seqlens)
@@ -554,41 +544,11 @@ class GatedDeltaNet(nn.Module):
             h = h.masked_fill((mask == 0).unsqueeze(-1), 0)  # multiplying by 0 would not clear NaN and inf
         mixed, z, b, a = self._layout.project(self, h)
         if cache is not None and cache.convolution:
-            rows = self.conv1d.weight.shape[-1] - 1
+            rows = self.keys["linear_conv_kernel_dim"] - 1
             for x, own in zip_longest(cache.convolution, [(cache.state.shape[0], rows, x.shape[-1]) for x in mixed]):
                 _require_shape("convolution", x, own)
         convolved, states = self._convolved(mixed, cache, cu_seqlens)
         return (*convolved, *self._decay_and_beta(a, b)), z, states, mixed
-
-    def _check_convolution(self) -> None:
-        """Raises TypeError unless conv1d computes what the layer computes from the weight and bias of conv1d.
-
-        The layer does not call conv1d. Adapters, hooks and other settings of conv1d would therefore have no effect.
-        """
-        conv = self.conv1d
-        if not isinstance(conv, nn.Conv1d):
-            found = type(conv).__name__
-            raise TypeError(
-                f"GatedDeltaNet: conv1d is a {found} but must be a Conv1d: the layer reads its weight and bias alone"
-            )
-        if conv._forward_pre_hooks and not {"weight", "bias"}.isdisjoint(conv.__dict__):
-            name = "weight" if "weight" in conv.__dict__ else "bias"
-            raise TypeError(
-                f"GatedDeltaNet: the {name} of conv1d is set by a hook, as of pruning, but must be a parameter or a "
-                "parametrization: the layer does not call conv1d"
-            )
-        channels, K = sum(self.widths), self.keys["linear_conv_kernel_dim"]
-        sizes = {"in_channels": channels, "out_channels": channels, "groups": channels}
-        own = {**sizes, "kernel_size": (K,), "padding": (K - 1,), "stride": (1,), "dilation": (1,)}
-        for name, value in {**own, "padding_mode": "zeros"}.items():
-            if getattr(conv, name) != value:
-                raise TypeError(f"GatedDeltaNet: {name} of conv1d is {getattr(conv, name)!r} but must be {value!r}")
-        for name in _UNCALLED:
-            if getattr(conv, f"_{name}"):
-                raise TypeError(f"GatedDeltaNet: conv1d has {name}, which do not run: the layer does not call conv1d")
-        for name in ("forward", "_conv_forward"):
-            if name in conv.__dict__ or getattr(type(conv), name) is not getattr(nn.Conv1d, name):
-                raise TypeError(f"GatedDeltaNet: conv1d has its own {name}(): the layer does not call conv1d")
 
     def _refuse_transforms(self, h: Tensor) -> None:
         """Rejects transforms of torch.func. Errors name the input h or a parameter of the layer instead of arguments of

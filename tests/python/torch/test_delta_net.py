@@ -10,7 +10,6 @@ from itertools import permutations
 import pytest
 import torch
 import transformers
-from torch.nn.utils import prune
 from transformers.cache_utils import DynamicCache
 from transformers.models.kimi_linear.modeling_kimi_linear import KimiLinearDeltaAttention
 from transformers.models.olmo_hybrid.modeling_olmo_hybrid import OlmoHybridGatedDeltaNet
@@ -308,95 +307,6 @@ def test_weight_on_another_device_is_refused():
     layer.load_state_dict({"norm.weight": torch.empty(DV, device="meta")}, strict=False, assign=True)
     with pytest.raises(ValueError, match="^GatedDeltaNet: weight lies on meta but x on cpu"):
         layer(torch.randn(B, 3, C))
-
-
-def test_adapted_convolution_is_refused_and_parametrized_one_computes():
-    class Adapted(torch.nn.Module):
-        def __init__(self, base):
-            super().__init__()
-            self.base_layer, self.weight = base, base.weight
-
-    layer, h = GatedDeltaNet(C, HK, HV, D, DV), torch.randn(B, 5, C)
-    expected = layer(h)
-    torch.nn.utils.parametrize.register_parametrization(layer.conv1d, "weight", torch.nn.Identity())
-    assert torch.equal(layer(h), expected)
-    layer.conv1d = Adapted(layer.conv1d)
-    for call in (layer, layer.statistics):
-        with pytest.raises(TypeError, match="^GatedDeltaNet: conv1d is a Adapted but must be a Conv1d"):
-            call(h)
-
-
-def test_pruned_convolution_is_refused_until_pruning_is_permanent():
-    layer, h = GatedDeltaNet(C, HK, HV, D, DV), torch.randn(B, 5, C)
-    prune.l1_unstructured(layer.conv1d, "weight", 0.5)
-    with pytest.raises(TypeError, match="^GatedDeltaNet: the weight of conv1d is set by a hook"):
-        layer(h)
-    prune.remove(layer.conv1d, "weight")
-    assert layer(h).isfinite().all() and (layer.conv1d.weight == 0).float().mean() > 0.4
-
-
-CHANNELS = 2 * HK * D + HV * DV
-OWN = {"in_channels": CHANNELS, "out_channels": CHANNELS, "kernel_size": 4, "padding": 3, "groups": CHANNELS}
-OTHERS = {
-    "in_channels": 2 * CHANNELS,
-    "out_channels": 2 * CHANNELS,
-    "kernel_size": 3,
-    "stride": 2,
-    "padding": 2,
-    "dilation": 2,
-    "groups": 1,
-    "padding_mode": "circular",
-}
-
-
-def test_bias_of_convolution_is_that_of_transformers():
-    theirs, ours = pair("qwen3_5")
-    theirs.conv1d = ours.conv1d = torch.nn.Conv1d(**OWN, bias=True)
-    h = torch.randn(B, 12, C)
-    y, expected = ours(h), theirs(h)
-    torch.testing.assert_close(y, expected, rtol=1e-4, atol=1e-5)
-    found, right = (torch.autograd.grad(x.square().sum(), ours.conv1d.bias)[0] for x in (y, expected))
-    torch.testing.assert_close(found, right, rtol=1e-3, atol=1e-4 * right.abs().max().item())
-    with torch.no_grad():
-        cache = DeltaNetCache(keep=3)
-        parts = [ours(piece, cache=cache) for piece in h.split((7, 5), dim=1)]
-        cache.truncate(9)
-        parts = [torch.cat(parts, dim=1)[:, :9], ours(h[:, 9:], cache=cache)]
-    torch.testing.assert_close(torch.cat(parts, dim=1), y, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("name", [name for name in torch.nn.Conv1d.__constants__ if name != "output_padding"])
-def test_other_settings_of_convolution_are_refused(name):
-    layer = GatedDeltaNet(C, HK, HV, D, DV)
-    layer.conv1d = torch.nn.Conv1d(**{**OWN, name: OTHERS[name]}, bias=False)
-    with pytest.raises(TypeError, match=f"^GatedDeltaNet: {name} of conv1d is .* but must be [^\n]*$"):
-        layer(torch.randn(B, 5, C))
-
-
-@pytest.mark.parametrize(
-    "name", [name for name in dir(torch.nn.Module) if re.fullmatch("register_.*ward.*_hook", name)]
-)
-def test_hooks_of_convolution_are_refused_until_they_are_removed(name):
-    layer, h = GatedDeltaNet(C, HK, HV, D, DV), torch.randn(B, 5, C)
-    expected = layer(h)
-    handle = getattr(layer.conv1d, name)(lambda *_: None)
-    for call in (layer, layer.statistics):
-        with pytest.raises(TypeError, match="^GatedDeltaNet: conv1d has (for|back)ward_(pre_)?hooks, which do not run"):
-            call(h)
-    handle.remove()
-    assert torch.equal(layer(h), expected)
-
-
-@pytest.mark.parametrize("name", ["forward", "_conv_forward"])
-def test_convolution_with_its_own_function_is_refused(name):
-    layer, h = GatedDeltaNet(C, HK, HV, D, DV), torch.randn(B, 5, C)
-    function = getattr(layer.conv1d, name)
-    setattr(layer.conv1d, name, lambda *given: 2 * function(*given))
-    with pytest.raises(TypeError, match=rf"^GatedDeltaNet: conv1d has its own {name}\(\)"):
-        layer(h)
-    layer.conv1d = type("Other", (torch.nn.Conv1d,), {name: lambda *_: None})(**OWN, bias=False)
-    with pytest.raises(TypeError, match=rf"^GatedDeltaNet: conv1d has its own {name}\(\)"):
-        layer(h)
 
 
 @pytest.mark.parametrize("padding", [torch.nan, torch.inf])
