@@ -126,8 +126,7 @@ Results compute(const Files& files, const Arrays& a, const AttentionOptions& opt
   const bool backward = a.incoming[&AttentionIncoming::dy].present();
   const bool has_gate = in.gate.present() && options.gate_fn != GateFn::none;
   const bool statistics = !files.statistics.directory.empty();
-  const bool needs_attn =
-      backward && in.gate.present() && keeps_output(options.gate_fn, options.gate_op, in.q.dtype);
+  const bool needs_attn = backward && in.gate.present() && keeps_output(options.gate_fn, options.gate_op, in.q.dtype);
   Results r;
   const AttentionOutputs outputs = make_outputs(files, a, in, backward || statistics, needs_attn, r);
   run_on_files(files, [&] {
