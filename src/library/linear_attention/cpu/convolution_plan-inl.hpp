@@ -143,7 +143,7 @@ void load_taps(const View<T, 2>& taps, const ShortConvolutionProblem& p, std::in
       load_row(buffer, stored, 0, 0, cols * p.K);
       std::fill(buffer + cols * p.K, buffer + width * p.K, T{0});
     }
-    tap_kernels<T>(p.K).transpose(taps.data, width, dense, width);
+    tap_kernels<TapKernels<T>>(p.K).transpose(taps.data, width, dense, width);
   } else {
     for (std::int64_t j = 0; j < p.K; ++j) {
       load_row(taps.at(j), HeadRows<const void>(transposed(weight), 0, 0), j, first, cols);

@@ -289,56 +289,72 @@ HWY_NOINLINE void transpose_taps(T* HWY_RESTRICT to, std::int64_t to_stride, con
   }
 }
 
-/// The kernels for one number of taps K.
+/// The second storage type that the kernels support: bf16 if T is float, otherwise T itself.
+template <typename T>
+using HalfOf = std::conditional_t<std::is_same_v<T, float>, BFloat16, T>;
+
+/// The kernels of both passes for one number of taps K.
 template <typename T>
 struct TapKernels {
-  template <typename Stored>
-  using Convolve = void (*)(const ConvolvedRows<T, Stored>&);
-  /// The second storage type that the kernels support: bf16 if T is float, otherwise T itself.
-  using Half = std::conditional_t<std::is_same_v<T, float>, BFloat16, T>;
-
-  /// `strip`, `row` and `tokens` compute y. `strip` computes kStripRows rows and `row` computes one row, with vectors
-  /// of channels. `tokens` computes one channel, with vectors of tokens.
-  Convolve<T> strip, row, tokens;
-  Convolve<Half> half_strip, half_tokens;
-  void (*token)(const ConvolvedToken<T, T>&);
-  void (*half_token)(const ConvolvedToken<T, Half>&);
-  void (*gradient_rows)(const GradientRows<T, T>&);
-  void (*half_gradient_rows)(const GradientRows<T, Half>&);
-  void (*add_tokens)(const TapProducts<T>&);
+  template <std::int64_t K>
+  static constexpr TapKernels of_taps() {
+    return {convolve_tokens<K, T, T>, transpose_taps<K, T>};
+  }
+  /// Computes y of one channel, with vectors of tokens.
+  void (*tokens)(const ConvolvedRows<T, T>&);
   void (*transpose)(T*, std::int64_t, const T*, std::int64_t);
 };
 
-template <std::int64_t K, typename T>
-constexpr TapKernels<T> tap_kernels_of() {
-  using Half = typename TapKernels<T>::Half;
-  return {convolve_rows<K, kStripRows, T, T>,
-          convolve_rows<K, 1, T, T>,
-          convolve_tokens<K, T, T>,
-          convolve_rows<K, kStripRows, T, Half>,
-          convolve_tokens<K, T, Half>,
-          convolve_token<K, T, T>,
-          convolve_token<K, T, Half>,
-          convolve_gradient_rows<K, T, T>,
-          convolve_gradient_rows<K, T, Half>,
-          add_tap_tokens<K, T>,
-          transpose_taps<K, T>};
-}
-
-template <typename T, std::size_t... kIndex>
-constexpr auto tap_kernels_table(std::index_sequence<kIndex...> /*taps*/) {
-  return std::array{tap_kernels_of<kMinTaps + static_cast<std::int64_t>(kIndex), T>()...};
-}
-
+/// The kernels of the forward pass for one number of taps K.
 template <typename T>
-const TapKernels<T>& tap_kernels(std::int64_t K) {
-  static constexpr auto kTable = tap_kernels_table<T>(std::make_index_sequence<kMaxTaps - kMinTaps + 1>());
+struct ForwardTapKernels : TapKernels<T> {
+  template <std::int64_t K>
+  static constexpr ForwardTapKernels of_taps() {
+    return {TapKernels<T>::template of_taps<K>(),
+            convolve_rows<K, kStripRows, T, T>,
+            convolve_rows<K, 1, T, T>,
+            convolve_rows<K, kStripRows, T, HalfOf<T>>,
+            convolve_tokens<K, T, HalfOf<T>>,
+            convolve_token<K, T, T>,
+            convolve_token<K, T, HalfOf<T>>};
+  }
+  /// `strip` computes kStripRows rows of y, and `row` computes one row, with vectors of channels.
+  void (*strip)(const ConvolvedRows<T, T>&);
+  void (*row)(const ConvolvedRows<T, T>&);
+  void (*half_strip)(const ConvolvedRows<T, HalfOf<T>>&);
+  void (*half_tokens)(const ConvolvedRows<T, HalfOf<T>>&);
+  void (*token)(const ConvolvedToken<T, T>&);
+  void (*half_token)(const ConvolvedToken<T, HalfOf<T>>&);
+};
+
+/// The kernels of the backward pass for one number of taps K.
+template <typename T>
+struct BackwardTapKernels : TapKernels<T> {
+  template <std::int64_t K>
+  static constexpr BackwardTapKernels of_taps() {
+    return {TapKernels<T>::template of_taps<K>(), convolve_gradient_rows<K, T, T>,
+            convolve_gradient_rows<K, T, HalfOf<T>>, add_tap_tokens<K, T>};
+  }
+  void (*gradient_rows)(const GradientRows<T, T>&);
+  void (*half_gradient_rows)(const GradientRows<T, HalfOf<T>>&);
+  void (*add_tokens)(const TapProducts<T>&);
+};
+
+template <class Kernels, std::size_t... kIndex>
+constexpr auto tap_kernels_table(std::index_sequence<kIndex...> /*taps*/) {
+  return std::array{Kernels::template of_taps<kMinTaps + static_cast<std::int64_t>(kIndex)>()...};
+}
+
+/// Returns the kernels for K taps. Each pass has its own table, so that its file compiles no kernels of the other pass.
+template <class Kernels>
+const Kernels& tap_kernels(std::int64_t K) {
+  static constexpr auto kTable = tap_kernels_table<Kernels>(std::make_index_sequence<kMaxTaps - kMinTaps + 1>());
   return kTable[static_cast<std::size_t>(K - kMinTaps)];
 }
 
 /// Computes `count` rows of y. `count` need not be a multiple of kStripRows.
 template <typename T>
-void convolve_all_rows(const TapKernels<T>& kernels, ConvolvedRows<T, T> rows, std::int64_t count) {
+void convolve_all_rows(const ForwardTapKernels<T>& kernels, ConvolvedRows<T, T> rows, std::int64_t count) {
   const auto advance = [&rows, &count](std::int64_t by) {
     rows.x += by * rows.x_stride;
     rows.y += by * rows.y_stride;

@@ -66,7 +66,7 @@ struct ConvolutionGradientBuffers {
 /// Returns whether the kernels can load vectors of channels from x and dy and store them to dx without copies.
 template <typename T>
 bool can_run_backward_in_place(const ShortConvolutionProblem& p) {
-  const bool has_vectors = p.dtype == dtype_of<T>() || p.dtype == dtype_of<typename TapKernels<T>::Half>();
+  const bool has_vectors = p.dtype == dtype_of<T>() || p.dtype == dtype_of<HalfOf<T>>();
   return has_vectors && p.inputs.x.strides[3] == 1 && p.incoming.dy.strides[3] == 1 &&
          (!p.gradients.dx.present() || p.gradients.dx.strides[3] == 1);
 }
@@ -79,7 +79,7 @@ class ConvolutionGradientWorker {
                             int thread)
       : plan_(plan),
         p_(plan.p),
-        kernels_(tap_kernels<T>(plan.p.K)),
+        kernels_(tap_kernels<BackwardTapKernels<T>>(plan.p.K)),
         shared_(shared),
         has_sums_(has_sums),
         writes_rows_(p_.gradients.dx.present() || p_.gradients.dstate.present()),
@@ -293,7 +293,7 @@ class ConvolutionGradientWorker {
 
   const ConvolutionPlan& plan_;
   const ShortConvolutionProblem& p_;
-  const TapKernels<T>& kernels_;
+  const BackwardTapKernels<T>& kernels_;
   const ConvolutionGradientBuffers<T>& shared_;
   bool has_sums_, writes_rows_, in_place_;
   ConvolutionGradientScratch<T> scratch_;

@@ -44,7 +44,7 @@ inline constexpr std::int64_t kBufferedTokens = 256;
 template <typename T>
 bool can_run_in_place(const ShortConvolutionProblem& p, Along along) {
   const std::size_t dim = along == Along::tokens ? 2 : 3;
-  const bool has_vectors = p.dtype == dtype_of<T>() || p.dtype == dtype_of<typename TapKernels<T>::Half>();
+  const bool has_vectors = p.dtype == dtype_of<T>() || p.dtype == dtype_of<HalfOf<T>>();
   return has_vectors && p.inputs.x.strides[dim] == 1 && p.outputs.y.strides[dim] == 1;
 }
 
@@ -88,12 +88,12 @@ struct ConvolutionBuffers {
 template <typename T>
 class ConvolutionWorker {
  public:
-  using Half = typename TapKernels<T>::Half;
+  using Half = HalfOf<T>;
 
   ConvolutionWorker(const ConvolutionPlan& plan, const ConvolutionBuffers<T>& shared, int thread)
       : plan_(plan),
         p_(plan.p),
-        kernels_(tap_kernels<T>(plan.p.K)),
+        kernels_(tap_kernels<ForwardTapKernels<T>>(plan.p.K)),
         scratch_(place_buffers<ConvolutionScratch<T>>(shared.scratch.at(thread), plan)),
         in_place_(can_run_in_place<T>(plan.p, plan.along)),
         states_in_place_(in_place_ && can_use_states_in_place(plan.p)) {}
@@ -262,7 +262,7 @@ class ConvolutionWorker {
 
   const ConvolutionPlan& plan_;
   const ShortConvolutionProblem& p_;
-  const TapKernels<T>& kernels_;
+  const ForwardTapKernels<T>& kernels_;
   ConvolutionScratch<T> scratch_;
   bool in_place_;                      ///< whether x and y can be read and written in place
   bool states_in_place_;               ///< whether the states can also be read and written in place
