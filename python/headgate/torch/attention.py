@@ -34,7 +34,7 @@ from .errors import in_words_of
 from .gates import detach_unused
 from .nested import unnest
 from .tensor_parallel import are_dtensors, attend_on_dtensors
-from .transforms import FunctionalAttention, backward_over_batch, forward_over_batch, transforms_are_active
+from .transforms import backward_over_batch, forward_over_batch, transforms_are_active
 
 if TYPE_CHECKING:
     from headgate._arguments import AttentionArguments
@@ -182,7 +182,7 @@ def _(
     )
 
 
-register_attention(NAME, _forward, _backward, TENSORS, OPTIONS, DIFFERENTIABLE)
+_FUNCTIONAL = register_attention(NAME, _forward, _backward, TENSORS, OPTIONS, DIFFERENTIABLE)
 _forward.register_vmap(forward_over_batch)
 _backward.register_vmap(backward_over_batch)
 
@@ -389,12 +389,11 @@ def _call_generally(
     autocast(tensors)
     transformed = transforms_are_active()
     keep_attn = (recorded or transformed) and tensors["gate"] is not None and _keeps_output(tensors["q"], options)
+    keywords = {**options, "keep_attn": keep_attn, "max_logit": max_logit}
     if transformed:
-        y, lse, _, logits = FunctionalAttention.apply(options, keep_attn, max_logit, *tensors.values())
+        y, lse, _, logits = _FUNCTIONAL.apply(keywords, *tensors.values())
     else:
-        y, lse, _, logits = torch.ops.headgate.gated_attention(
-            *tensors.values(), **options, keep_attn=keep_attn, max_logit=max_logit
-        )
+        y, lse, _, logits = torch.ops.headgate.gated_attention(*tensors.values(), **keywords)
     if nested is not None:
         y = torch.nested.nested_tensor_from_jagged(y, nested.offsets(), jagged_dim=nested._ragged_idx)
         if extra_outputs and extra_outputs.lse:

@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
-from .transforms import SECOND
+from .transforms import SECOND, attention_over_batch, each_example, functional
 
 
 def register_autograd(
@@ -50,8 +50,9 @@ def register_attention(
     tensors: tuple[str, ...],
     options: Iterable[str],
     differentiable: tuple[str, ...],
-) -> None:
-    """Calls register_autograd for an attention operator. Only y and lse have gradients.
+) -> type[torch.autograd.Function]:
+    """Calls register_autograd for an attention operator. Only y and lse have gradients. Returns its function for
+    torch.func.
 
     The operator's schema is (*tensors, *, **options, keep_attn) -> (y, lse, attn, …).
     """
@@ -70,6 +71,8 @@ def register_attention(
         return (dy, dlse, y, lse, attn if ctx.keeps_attn else None), inputs
 
     register_autograd(name, forward, backward, tensors, differentiable, save, read)
+    saved = ("dy", "dlse", "y", "lse", "attn")
+    return functional(name, tensors, differentiable, saved, save, read, attention_over_batch)
 
 
 def register_operation(
@@ -80,8 +83,9 @@ def register_operation(
     options: tuple[str, ...],
     differentiable: tuple[str, ...],
     has_state: bool,
-) -> None:
-    """Calls register_autograd for an operator with or without a state. Only y and the state have gradients.
+) -> type[torch.autograd.Function]:
+    """Calls register_autograd for an operator with or without a state. Only y and the state have gradients. Returns the
+    operator's function for torch.func.
 
     Without a state, the schema is (*tensors, *, **options) -> y. With a state, it is (*tensors, *, **options,
     keep_state) -> (y, state, …).
@@ -101,3 +105,5 @@ def register_operation(
         return (inputs[0].new_zeros(ctx.y_shape) if dy is None else dy, *others[:1]), inputs
 
     register_autograd(name, forward, backward, tensors, differentiable, save, read)
+    saved = ("dy", "dstate") if has_state else ("dy",)
+    return functional(name, tensors, differentiable, saved, save, read, each_example)

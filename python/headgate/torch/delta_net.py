@@ -533,7 +533,7 @@ class GatedDeltaNet(nn.Module):
         require_tensors("GatedDeltaNet", {"h": h}, {"mask": mask, "cu_seqlens": cu_seqlens})
         require_input("GatedDeltaNet", h, self.keys["hidden_size"])
         require_causal(self.conv1d, sum(self.widths), self.keys["linear_conv_kernel_dim"])
-        self._refuse_transforms(h)
+        self._refuse_tangents(h)
         if cu_seqlens is not None:
             require_sequences("GatedDeltaNet", h, cu_seqlens)
         if cache is not None:
@@ -550,14 +550,14 @@ class GatedDeltaNet(nn.Module):
         convolved, states = self._convolved(mixed, cache, cu_seqlens)
         return (*convolved, *self._decay_and_beta(a, b)), z, states, mixed
 
-    def _refuse_transforms(self, h: Tensor) -> None:
-        """Rejects transforms of torch.func. Errors name the input h or a parameter of the layer instead of arguments of
-        inner functions.
+    def _refuse_tangents(self, h: Tensor) -> None:
+        """Rejects forward mode. Errors name the input h or a parameter of the layer instead of arguments of inner
+        functions.
         """
         given = {"h": h}
         if transforms_are_active():
             given |= dict(self.named_parameters())
-        refuse_transforms("GatedDeltaNet", given)
+        refuse_transforms("GatedDeltaNet", given, given)
 
     def _check_cache(self, cache: DeltaNetCache, h: Tensor, cu_seqlens: Tensor | None) -> None:
         if not isinstance(cache, DeltaNetCache):

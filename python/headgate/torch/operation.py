@@ -19,6 +19,7 @@ from .calls import autocast, check_tensors, checked_options, refuse_transforms, 
 from .checks import require_bool
 from .eager import EagerOperation, Named, RecordedCall
 from .errors import call_as, in_words_of
+from .transforms import transforms_are_active
 
 SNAPSHOT_LENGTHS = "snapshot_lengths"
 
@@ -81,7 +82,7 @@ class CustomOperation:
         )
         backward.register_fake(self._fake_backward)
         own = self.arguments
-        register_operation(
+        self._functional = register_operation(
             self.name, forward, backward, own.tensors, tuple(own.options), own.differentiable, self.has_state
         )
 
@@ -149,11 +150,14 @@ class CustomOperation:
         tensors = {**dict.fromkeys(self.arguments.tensors), **given}
         options = sort_arguments(self.name, tensors, arguments, self.keywords(*given), self.arguments)
         recorded = torch.is_grad_enabled() and any(isinstance(t, Tensor) and t.requires_grad for t in tensors.values())
-        refuse_transforms(self.name, {**tensors, **options})
+        refuse_transforms(self.name, {**tensors, **options}, self.arguments.differentiable)
         check_tensors(self.name, tensors, recorded, self.arguments)
         options = {**self.arguments.defaults(), **checked_options(self.name, options, self.arguments)}
         autocast(tensors, self._cast_unless_f32, self._cast)
-        result = getattr(torch.ops.headgate, self.name)(*tensors.values(), **options, **keep)
+        if transforms_are_active():
+            result = self._functional.apply({**options, **keep}, *tensors.values())
+        else:
+            result = getattr(torch.ops.headgate, self.name)(*tensors.values(), **options, **keep)
         return _wanted(result, keep["keep_state"], tensors[SNAPSHOT_LENGTHS] is not None) if self.has_state else result
 
 

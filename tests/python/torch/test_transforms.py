@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""gated_attention under torch.func: derivatives and batches are those of autograd and of loops."""
+"""The operations under torch.func: derivatives and batches are those of autograd and of loops."""
 
 import pytest
 import torch
@@ -34,7 +34,7 @@ CASES = {
     "bias": {"bias": normal(1, H, T, S)},
     "sinks": {"sinks": normal(H)},
     "sinks of each query": {"sinks": normal(B, H, T)},
-    "mask": {"mask": torch.rand(B, 1, T, S) > 0.3},
+    "mask": {"mask": (torch.rand(B, 1, T, S) > 0.3).logical_or(torch.arange(S) == 0)},  # every query sees a key
 }
 
 
@@ -172,10 +172,83 @@ def test_forward_mode_is_refused_by_name(name, gated):
     assert "\n" not in str(error.value)
 
 
+LINEAR = [normal(X, B, 2, T, D), normal(X, B, 2, T, D), normal(X, B, H, T, 4), -normal(X, B, H, T, 1).abs()]
+LINEAR += [normal(X, B, H, T, 1).sigmoid(), normal(X, B, H, D, 4)]
+STARTS = torch.tensor([0, 2, T])
+OTHERS = {
+    "linear_attention": (linear_attention, LINEAR[:5]),
+    "linear_attention of a state": (
+        lambda *x: torch.cat([part.flatten() for part in linear_attention(*x[:5], state=x[5], return_state=True)]),
+        LINEAR,
+    ),
+    "linear_attention of packed tokens": (
+        lambda *x: linear_attention(*x, cu_seqlens=STARTS, l2_norm=1e-6),
+        [x[:, :1] for x in LINEAR[:5]],
+    ),
+    "gated_norm": (gated_norm, [normal(X, B, H, T, D), normal(X, D), normal(X, B, H, T, D)]),
+    "gated_norm without a gate": (gated_norm, [normal(X, B, H, T, D), normal(X, D)]),
+    "short_convolution": (short_convolution, [normal(X, B, T, D), normal(X, D, 3), normal(X, D), normal(X, B, 2, D)]),
+}
+INPUTS = {"short_convolution": ("x", "weight", "bias", "state")}
+
+
+def of_others(name):
+    """Returns the function of a case with positional tensors, and its tensors, one row an example."""
+    call, tensors = OTHERS[name]
+    names = INPUTS.get(name)
+    return (call if names is None else lambda *x: call(**dict(zip(names, x)))), tensors
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_operations_have_gradients_and_batches_of_examples(name):
+    call, tensors = of_others(name)
+    argnums = tuple(range(len(tensors)))
+    y, gradients = vmap(call)(*tensors), vmap(grad(total_of(call), argnums))(*tensors)
+    whole = grad(lambda *x: vmap(total_of(call))(*x).sum(), argnums)(*tensors)
+    for i in range(X):
+        leaves = [x[i].clone().requires_grad_() for x in tensors]
+        expected = call(*leaves)
+        assert_near(y[i], expected)
+        for of_examples, of_all, right in zip(
+            gradients, whole, torch.autograd.grad(expected.square().sum(), leaves), strict=True
+        ):
+            assert_near(of_examples[i], right)
+            assert_near(of_all[i], right)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_operations_have_jacobians_and_shared_inputs(name):
+    call, tensors = of_others(name)
+    first, others = tensors[0], [x[0] for x in tensors[1:]]
+    found = jacrev(lambda x: call(x, *others))(first[0])
+    expected = torch.autograd.functional.jacobian(lambda x: call(x, *others), first[0])
+    assert_near(found, expected)
+    in_dims = (0, *(None for _ in others))
+    gradients = grad(lambda *x: vmap(total_of(call), in_dims)(*x).sum(), argnums=1)(first, *others)
+    leaf = others[0].clone().requires_grad_()
+    total = sum(total_of(call)(x, leaf, *others[1:]) for x in first)
+    assert_near(gradients, torch.autograd.grad(total, leaf)[0])
+    assert vmap(call)(*(x[:0] for x in tensors)).shape == (0, *call(first[0], *others).shape)
+
+
+def test_gradients_of_examples_reach_all_parameters_of_the_layer():
+    layer, h = GatedDeltaNet(8, 2, 4, 4, 4).double(), normal(X, T, 8)
+    parameters = {name: x.detach() for name, x in layer.named_parameters()}
+
+    def total(parameters, h):
+        return functional_call(layer, parameters, (h[None],)).square().sum()
+
+    found = vmap(grad(total), in_dims=(None, 0))(parameters, h)
+    for i in range(X):
+        expected = torch.autograd.grad(layer(h[i : i + 1]).square().sum(), list(layer.parameters()))
+        for ours, right in zip(found.values(), expected, strict=True):
+            assert_near(ours[i], right)
+
+
 Q = torch.randn(B, H, T, D)
 DELTA = GatedDeltaNet(8, 2)
-# Functions whose gradients are autograd's alone, and how each names what it is differentiated by.
-OTHERS = {
+# Functions of one tensor, and how each names it in forward mode.
+FORWARD_INPUTS = {
     "linear_attention": (lambda x: linear_attention(Q, x, Q), Q, "linear_attention: k"),
     "gated_norm": (lambda x: gated_norm(x), Q, "gated_norm: x"),
     "short_convolution": (lambda x: short_convolution(Q[0], x), torch.randn(D, 3), "short_convolution: weight"),
@@ -188,27 +261,34 @@ OTHERS = {
 }
 
 
-@pytest.mark.parametrize("name", OTHERS)
-def test_gradients_of_other_functions_are_refused_by_name(name):
-    call, x, argument = OTHERS[name]
+@pytest.mark.parametrize("name", FORWARD_INPUTS)
+def test_forward_mode_and_second_derivatives_of_others_are_refused_by_name(name):
+    call, x, argument = FORWARD_INPUTS[name]
 
     def total(x):
         return call(x).square().sum()
 
-    for transformed in (
-        grad(total),
-        grad(lambda x: vmap(total)(x.unsqueeze(0)).sum()),
-        lambda x: vmap(grad(total))(x.unsqueeze(0)),
-    ):
-        with pytest.raises(RuntimeError, match=f"^{argument} is differentiated by torch.func, which is not supported"):
+    for transformed in (lambda x: jvp(total, (x,), (x,)), hessian(total), lambda x: vmap(hessian(total))(x[None])):
+        with pytest.raises(RuntimeError, match=r"^[\w]+: \w+ has a tangent: forward-mode") as error:
             transformed(x)
+        assert "\n" not in str(error.value)
     with pytest.raises(RuntimeError, match=f"^{argument} has a tangent: forward-mode"):
         jvp(total, (x,), (x,))
+    with pytest.raises(RuntimeError, match=r"headgate::\w+_backward: gradients of gradients"):
+        grad(lambda x: grad(total)(x).sum())(x)
+
+
+def test_snapshots_are_refused_under_a_gradient():
+    q = Q[0]
+    with pytest.raises(ValueError, match="with snapshot_lengths there are no gradients"):
+        grad(lambda x: linear_attention(x, q, q, snapshot_lengths=[1])[0].sum())(q)
 
 
 @pytest.mark.parametrize("name", ("attention", "linear_attention", "gated_norm", "short_convolution", "GatedDeltaNet"))
 def test_forward_mode_in_a_compiled_program_is_refused(name):
-    call, x, argument = {"attention": (lambda x: gated_attention(Q, x, Q), Q, "gated_attention: k"), **OTHERS}[name]
+    call, x, argument = {"attention": (lambda x: gated_attention(Q, x, Q), Q, "gated_attention: k"), **FORWARD_INPUTS}[
+        name
+    ]
     forward = torch.compile(lambda x: jvp(call, (x,), (x,)), backend="aot_eager")
     with pytest.raises(RuntimeError, match=f"{argument} has a tangent: forward-mode"):
         forward(x)
