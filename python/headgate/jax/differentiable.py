@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax.custom_derivatives import SymbolicZero
 
 from ..operations import ATTENTION, GATED_NORM, LINEAR_ATTENTION, SHORT_CONVOLUTION
-from .call import SAVED_LSE, Arrays, Call, describe
+from .call import SAVED_LSE, Arrays, Call, bit_mask_of, describe
 from .passes import SECOND, backward, forward
 
 OPERATIONS = {
@@ -44,7 +44,23 @@ def _saved_outputs(call: Call, keeps_output: bool) -> tuple[str, ...]:
 def _sharded_like(x: jax.Array, gradient: jax.Array) -> jax.Array:
     """Reshards a gradient to the sharding of x. On meshes with explicit axes, the sharding is part of an array's type."""
     own = jax.typeof(x).sharding
-    return gradient if jax.typeof(gradient).sharding == own else jax.sharding.reshard(gradient, own)
+    is_same = own.mesh.empty or jax.typeof(gradient).sharding == own
+    return gradient if is_same else jax.sharding.reshard(gradient, own)
+
+
+# JAX traces a forward rule once for each set of differentiated inputs. All backward passes then get residuals in the
+# tree of the last trace. Trees must therefore be equal, and only the shapes of residuals may say which gradients are
+# wanted.
+
+
+def _as_shape(call: Call, names: set[str]) -> jax.Array:
+    """Returns an empty array whose first size is a bit mask of the differentiable inputs among `names`."""
+    return jnp.zeros((bit_mask_of(names, list(OPERATIONS[call.operation].differentiable)), 0), bool)
+
+
+def _from_shape(call: Call, wanted: jax.Array) -> tuple[str, ...]:
+    """Returns the names for which _as_shape() made `wanted`."""
+    return tuple(name for i, name in enumerate(OPERATIONS[call.operation].differentiable) if wanted.shape[0] >> i & 1)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -59,8 +75,11 @@ def _function(call: Call, keeps_output: bool) -> Any:
         _refuse_gradients(call, perturbed, inputs)
         saved = _saved_outputs(call, keeps_output)
         outputs = forward(call._replace(outputs=tuple(dict.fromkeys((*call.outputs, *saved)))), inputs)
-        # Residuals must be arrays, not names. The names of the wanted gradients are thus keys of a dict without values.
-        kept = {"inputs": inputs, "saved": {name: outputs[name] for name in saved}, "wanted": dict.fromkeys(perturbed)}
+        kept = {
+            "inputs": inputs,
+            "saved": {name: outputs[name] for name in saved},
+            "wanted": _as_shape(call, perturbed),
+        }
         return {name: outputs[name] for name in call.outputs}, kept
 
     def gradients(kept: Any, incoming: dict[str, Any]) -> Any:
@@ -74,7 +93,7 @@ def _function(call: Call, keeps_output: bool) -> Any:
             shape, dtype = describe(call, inputs)["y"]
             found["dy"] = jnp.zeros(shape, dtype)
         saved = {"lse" if name == SAVED_LSE else name: x for name, x in saved.items()}
-        wanted = tuple(name for name in OPERATIONS[call.operation].differentiable if name in kept["wanted"])
+        wanted = _from_shape(call, kept["wanted"])
         backward_call = call._replace(outputs=("y",), gradients=wanted, rows_of_max_logit=False)
         given = backward(backward_call, found, saved, inputs) if wanted else {}
         return ({name: _sharded_like(x, given[name]) if name in given else None for name, x in inputs.items()},)
