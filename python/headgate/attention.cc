@@ -128,25 +128,25 @@ void bind_attention(nb::module_& module) {
          joined(joined(input_texts(kRequiredInputsOfLse), option_texts()),
                 {{"outputs", "Sequence[str] | None", "None",
                   "names of what is computed, of AttentionOutputs; None: y, lse, and attn where gradients need it"},
-                 {"out", "AttentionOutputs | None", "None", "arrays to write to; those that it lacks are made"}}),
+                 {"out", "AttentionOutputs | None", "None",
+                  "arrays to write to; if outputs is None, no others are computed"}}),
          kPositionalInputs, "AttentionOutputs",
          "attention, with what attention_backward and attention_statistics need of it.\n\n"
          "Without y in `outputs`, as in outputs=['lse'], nothing is multiplied by v, which may be None, and the gate\n"
          "is not read.\n\n"
          "A row that sees nothing has o = 0 and lse = -inf (the sink's logit where there is one); a row that\n"
          "gate_threshold closes has y = o = 0, max_logit = -inf and lse = inf. Raises ValueError as attention does.");
-  define(
-      module, "attention_backward", backward,
-      joined(
-          joined({text_of_required(kIncomingTensors.front())}, in),
-          joined(backward_texts(),
-                 {{"gradients", "Sequence[str] | None", "None",
-                   "names of what is computed, of AttentionGradients; None: of every input that is there"},
-                  {"out", "AttentionGradients | None", "None", "arrays to write to; those that it lacks are made"}})),
-      1 + kPositionalInputs, "AttentionGradients",
-      "Gradients of sum(dy * y) + sum(dlse * lse) of attention_forward on the same inputs and options.\n\n"
-      "All are overwritten, never added to; in float32 or better, deterministic. Raises ValueError as attention\n"
-      "does, and on rows that gate_threshold left out.");
+  define(module, "attention_backward", backward,
+         joined(joined({text_of_required(kIncomingTensors.front())}, in),
+                joined(backward_texts(),
+                       {{"gradients", "Sequence[str] | None", "None",
+                         "names of what is computed, of AttentionGradients; None: of every input that is there"},
+                        {"out", "AttentionGradients | None", "None",
+                         "arrays to write to; if gradients is None, no others are computed"}})),
+         1 + kPositionalInputs, "AttentionGradients",
+         "Gradients of sum(dy * y) + sum(dlse * lse) of attention_forward on the same inputs and options.\n\n"
+         "All are overwritten, never added to; in float32 or better, deterministic. Raises ValueError as attention\n"
+         "does, and on rows that gate_threshold left out.");
 }
 
 }  // namespace headgate::python

@@ -2,7 +2,9 @@
 #include "python/headgate/keywords.hpp"
 
 #include <algorithm>
+#include <exception>
 
+#include "headgate/error.hpp"
 #include "headgate/runtime.hpp"
 #include "library/core/check.hpp"
 #include "library/core/format.hpp"
@@ -21,6 +23,15 @@ std::string shown(nb::handle object) {
   std::string text = nb::cast<std::string>(nb::repr(object));
   if (text.size() <= kMost && text.find('\n') == std::string::npos) return text;
   return "a " + nb::cast<std::string>(object.type().attr("__name__"));
+}
+
+std::string in_one_line(std::string_view message) {
+  std::string line;
+  for (const char c : message) {
+    const auto byte = static_cast<unsigned char>(c);
+    line += byte < 0x20 || byte == 0x7F ? formatted("\\x{:02x}", byte) : std::string(1, c);
+  }
+  return line;
 }
 
 std::string_view text_of(nb::handle name) {
@@ -132,6 +143,21 @@ const Keywords::Argument* Keywords::find(std::string_view name) const {
 nb::object Keywords::take(const char* name) const {
   const Argument* const found = find(name);
   return found == nullptr ? nb::none() : nb::borrow(found->value);
+}
+
+bool is_bool(nb::handle object) {
+  const std::string_view type = Py_TYPE(object.ptr())->tp_name;
+  return PyBool_Check(object.ptr()) || type == "numpy.bool_" || type == "numpy.bool";
+}
+
+void raise_errors_in_one_line() {
+  nb::register_exception_translator([](const std::exception_ptr& thrown, void*) {
+    try {
+      std::rethrow_exception(thrown);
+    } catch (const Error& error) {
+      PyErr_SetString(PyExc_ValueError, in_one_line(error.what()).c_str());
+    }
+  });
 }
 
 void Keywords::refuse(const char* name, nb::handle object, const char* what) const {

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -49,6 +50,17 @@ constexpr const char* wanted() {
   if constexpr (std::is_same_v<T, std::vector<std::int64_t>>) return "a sequence of whole numbers";
   return nullptr;
 }
+
+template <typename T>
+inline constexpr bool kIsNumber = std::is_same_v<T, std::optional<double>> ||
+                                  (std::is_arithmetic_v<T> && !std::is_same_v<T, bool>);
+
+/// Returns true for True and False, of Python or NumPy.
+bool is_bool(nb::handle object);
+
+/// Makes Python raise ValueError for headgate::Error. Writes control characters of the message as \xNN, so that a
+/// message that quotes an argument stays one line.
+void raise_errors_in_one_line();
 
 /// Returns a suggestion for an unknown argument `name`, such as "; did you mean …?". If `name` is an argument of
 /// another library or an older release, suggests the argument in `known` with the same meaning. Otherwise suggests an
@@ -103,7 +115,9 @@ class Keywords {
   T as(const char* name, const nb::object& object, const char* what) const {
     refuse_recorded(function(), name, object);
     T value{};
-    if (!nb::try_cast(object, value, true)) refuse(name, object, what);
+    // True would otherwise become the number 1.
+    const bool is_wrong_bool = kIsNumber<T> && is_bool(object);
+    if (is_wrong_bool || !nb::try_cast(object, value, true)) refuse(name, object, what);
     return value;
   }
 

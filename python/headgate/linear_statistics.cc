@@ -141,9 +141,9 @@ void bind_linear_statistics(nb::module_& module) {
              option_texts_of<kLinearOptions, LinearAttentionOptions>());
   const auto outputs = [&in](const char* class_name) {
     const std::string name = class_name;
-    return joined(in,
-                  {{"outputs", "Sequence[str] | None", "None", "names of what is computed, of " + name + "; None: all"},
-                   {"out", name + " | None", "None", "arrays to write to; those that it lacks are made"}});
+    return joined(
+        in, {{"outputs", "Sequence[str] | None", "None", "names of what is computed, of " + name + "; None: all"},
+             {"out", name + " | None", "None", "arrays to write to; if outputs is None, no others are computed"}});
   };
   define(
       module, "linear_attention_weights", weights,

@@ -34,7 +34,10 @@ PartialResults take_partial_results(const Keywords& keywords, Layout layout) {
   constexpr const char* kWanted = "a sequence of pairs (attn, lse)";
   PartialResults parts;
   const nb::object given = keywords.take("parts");
-  if (!nb::hasattr(given, "__iter__")) keywords.refuse("parts", given, kWanted);
+  if (!nb::steal(PyObject_GetIter(given.ptr())).is_valid()) {  // an array without dimensions cannot be iterated
+    PyErr_Clear();
+    keywords.refuse("parts", given, kWanted);
+  }
   for (const nb::handle item : given) {
     if (!nb::isinstance<nb::sequence>(item) || nb::len(item) != 2) {
       keywords.refuse("parts", item, kWanted);
@@ -160,7 +163,8 @@ void bind_merge(nb::module_& module) {
   define(module, "attention_merge", merge,
          joined(joined({parts, gate, layout_text()}, option_texts()),
                 {{"outputs", "Sequence[str] | None", "None", "of y, lse and attn; None: y and lse"},
-                 {"out", "AttentionOutputs | None", "None", "arrays to write to; those that it lacks are made"}}),
+                 {"out", "AttentionOutputs | None", "None",
+                  "arrays to write to; if outputs is None, no others are computed"}}),
          2, "AttentionOutputs",
          "The whole of attention over keys in parts, with the gate applied:\n"
          "lse = log sum_i exp(lse_i), attn = sum_i exp(lse_i - lse) attn_i, y = attn * g(z).\n\n"

@@ -43,15 +43,14 @@ const Class* take_out(const Keywords& keywords, const char* class_name) {
 }
 
 /// Returns a flag for each array of a result: whether the call computes it. A call computes the arrays that the
-/// argument `name` lists and those present in `out`. Without both arguments, returns `defaults`.
+/// argument `name` lists and those present in `out`. If there are none of either, returns `defaults`.
 template <class Struct, class Rows, class NameOf>
 std::vector<bool> chosen_of(const Keywords& keywords, const char* name, const Rows& rows, const NameOf& name_of,
                             const Results<Struct, std::tuple_size_v<Rows>>* out, const std::vector<bool>& defaults) {
   std::vector<bool> chosen(rows.size(), false);
   const nb::object given = keywords.take(name);
-  if (given.is_none() && out == nullptr) return defaults;
   for (std::size_t i = 0; out != nullptr && i < rows.size(); ++i) chosen[i] = !out->arrays[i].is_none();
-  if (given.is_none()) return chosen;
+  if (given.is_none()) return std::find(chosen.begin(), chosen.end(), true) == chosen.end() ? defaults : chosen;
   std::vector<std::string> names;
   if (!nb::try_cast(given, names, true)) keywords.refuse(name, given, "a sequence of names");
   for (const std::string& wanted : names) {

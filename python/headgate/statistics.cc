@@ -178,7 +178,8 @@ void bind_statistics(nb::module_& module) {
               {"outputs", "Sequence[str] | None", "None",
                "names of what is computed, of AttentionStatistics; None: row_max, entropy, first, key_mass, and what "
                "gate, keys, queries, window and top_keys ask for"},
-              {"out", "AttentionStatistics | None", "None", "arrays to write to; those that it lacks are made"}}),
+              {"out", "AttentionStatistics | None", "None",
+               "arrays to write to; if outputs is None, no others are computed"}}),
       1 + kPositionalInputs, "AttentionStatistics",
       "Figures of the softmax weights, without the T x S weights: one product q k^T, in O(T) memory.\n\n"
       "v is not read and may be None; gate is read for first_gated alone. Raises ValueError as attention does.");

@@ -202,6 +202,8 @@ def test_outputs_are_written_in_place():
     saved = dict(y=expected.y, lse=expected.lse)
     only = headgate.attention_backward(dy, *inputs, **saved, out=headgate.AttentionGradients(dq=dq))
     assert only.dq is dq and only.dk is None
+    empty = headgate.attention_backward(dy, *inputs, **saved, out=headgate.AttentionGradients())
+    assert torch.equal(empty.dq, dq) and empty.dgate is not None
     named = headgate.attention_backward(dy, *inputs, **saved, gradients=("dv", "dgate"))
     assert named.dq is None and named.dv.shape == inputs[2].shape
     whole = headgate.attention_backward(dy, *inputs, **saved)

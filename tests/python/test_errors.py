@@ -8,6 +8,8 @@ import pytest
 import torch
 
 import headgate
+from headgate import _headgate
+from headgate.operations import Operation
 from support import problem
 
 Q, K, V, GATE = problem(dtype=torch.float32)
@@ -182,3 +184,42 @@ def test_output_overlapping_an_input_is_refused():
 def test_results_of_arrays_without_a_shape_have_a_repr():
     given = headgate.AttentionOutputs(y=array.array("f", [0.0]), lse=np.zeros((2, 3)))
     assert repr(given) == "AttentionOutputs(y: <class 'array.array'>, lse: (2, 3))"
+
+
+NUMBERS = {
+    headgate.attention: (_headgate._rows, (Q, K, V)),
+    headgate.linear_attention: (_headgate._linear_rows, (Q, Q, Q)),
+    headgate.short_convolution: (_headgate._convolution_rows, (Q[0], torch.ones(16, 4))),
+    headgate.gated_norm: (_headgate._norm_rows, (Q,)),
+}
+
+
+@pytest.mark.parametrize("function", NUMBERS, ids=lambda function: function.__name__)
+@pytest.mark.parametrize("value", [True, False, np.True_])
+def test_bool_for_a_number_is_refused(function, value):
+    rows, tensors = NUMBERS[function]
+    options = [name for name, option in Operation(rows).options.items() if option.type != "str"]
+    assert options
+    for option in options:
+        message = f"{function.__name__}: {option} is {value!r} but must be "
+        with pytest.raises(TypeError) as caught:
+            function(*tensors, **{option: value})
+        assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize("function", NUMBERS, ids=lambda function: function.__name__)
+def test_message_that_quotes_a_word_is_one_line(function):
+    rows, tensors = NUMBERS[function]
+    for name, option in Operation(rows).options.items():
+        if option.type == "str":
+            with pytest.raises(ValueError) as caught:
+                function(*tensors, **{name: "a\nb\r\x7f"})
+            assert "'a\\x0ab\\x0d\\x7f'" in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_array_without_dimensions_as_parts_is_refused():
+    refused(
+        "attention_merge: parts is array(1) but must be a sequence of pairs (attn, lse)",
+        lambda: headgate.attention_merge(np.array(1)),
+        TypeError,
+    )

@@ -72,10 +72,14 @@ def to_jax(what: str, name: str, value: Any) -> Array:
                 raise ValueError(
                     f"{what}: {name} contains {number}, which {kept.dtype} cannot hold: enable jax_enable_x64"
                 )
+    if not value.dtype.isnative:
+        raise TypeError(f"{what}: {name} has dtype {value.dtype.str} but must be in this machine's byte order")
     try:
         return jnp.asarray(value)
     except TypeError:
         raise TypeError(f"{what}: {name} has dtype {value.dtype}, which JAX does not have") from None
+    except ValueError as error:
+        raise ValueError(f"{what}: {name} is {_shown(value)}, which JAX does not take: {error}") from None
 
 
 def _seed(what: str, value: Any) -> Array:
@@ -99,7 +103,10 @@ def _shown(value: Any) -> str:
     """Formats a value for a message, in one line."""
     if isinstance(value, jax.core.Tracer):
         return "traced"
-    return f"an array of {value.dtype}" if _is_array(value) else repr(value)
+    if _is_array(value):
+        return f"an array of {value.dtype}"
+    text = repr(value)
+    return text if text.isprintable() and len(text) <= 100 else f"a {type(value).__name__}"
 
 
 def _option(what: str, name: str, row: Option, value: Any) -> Any:
@@ -116,6 +123,8 @@ def _option(what: str, name: str, row: Option, value: Any) -> Any:
             if not isinstance(value, str):
                 raise TypeError
             return value
+        if isinstance(value, bool | np.bool_):
+            raise TypeError
         if kind != "int":
             if isinstance(value, str | bytes):
                 raise TypeError
@@ -124,7 +133,7 @@ def _option(what: str, name: str, row: Option, value: Any) -> Any:
         if not -(2**63) <= number < 2**63:
             raise OverflowError
     except (TypeError, ValueError, OverflowError):
-        raise ValueError(f"{what}: {name} is {value!r} but must be {OPTION_WORDS[kind]}") from None
+        raise ValueError(f"{what}: {name} is {_shown(value)} but must be {OPTION_WORDS[kind]}") from None
     if name == "threads" and number == 0:
         raise ValueError(
             f"{what}: threads is 0 but must be 1 to {headgate.max_threads()}, or None for headgate.default_threads()"

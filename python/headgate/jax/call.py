@@ -61,6 +61,10 @@ class Call(NamedTuple):
 def describe(call: Call, inputs: Arrays, check: bool = False) -> Results:
     """Returns the shapes and dtypes of the outputs of a call. With `check`, raises ValueError if the call's shapes,
     dtypes or options are wrong."""
+    for name, x in inputs.items():
+        if not all(isinstance(size, int) for size in x.shape):
+            shape = ",".join(map(str, x.shape))
+            raise ValueError(f"{call.operation}: {name} has shape ({shape}) but its sizes must be numbers, not symbols")
     given = {name: (x.shape, x.dtype.name) for name, x in inputs.items() if name != SEED}
     names = ["lse" if name == SAVED_LSE else name for name in call.outputs]
     compute = getattr(_jax, f"describe_{call.operation}")

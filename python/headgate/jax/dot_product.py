@@ -68,7 +68,7 @@ def dot_product_attention(
     y, lse = results if return_residual else (results, None)
     results = [y] if lse is None else [y, lax.stop_gradient(lse.swapaxes(1, 2)).astype(y.dtype)]
     if query_lengths is not None:
-        is_query = jnp.arange(T) < query_lengths[:, None]
+        is_query = jnp.arange(T)[None] < query_lengths[:, None]
         hidden = (0, -jnp.inf)
         results = [jnp.where(jnp.expand_dims(is_query, range(2, x.ndim)), x, h) for x, h in zip(results, hidden)]
     results = results if has_batch else [x[0] for x in results]

@@ -5,6 +5,7 @@ import operator
 from collections.abc import Container, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch._functorch import eager_transforms
@@ -87,8 +88,10 @@ def check_tensors(
 
 def _number(kind: str, value: Any) -> int | float:
     """Converts `value` to an int or float for the schema type `kind`. Raises TypeError, ValueError or OverflowError if
-    this is impossible.
+    this is impossible, and for True and False.
     """
+    if isinstance(value, (bool, np.bool_, torch.SymBool)) or getattr(value, "dtype", None) == torch.bool:
+        raise TypeError
     if kind == "int":
         number = value if isinstance(value, (int, torch.SymInt)) else operator.index(value)
         if not torch.compiler.is_compiling() and not -(2**63) <= number < 2**63:

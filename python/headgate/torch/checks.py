@@ -82,7 +82,11 @@ def require_number(name: str, value: Any, least: float, excluded: bool = False) 
     """Raises ValueError unless `value` is finite and at least `least`. If `excluded` is true, `value` must be greater
     than `least`."""
     try:
-        fits = math.isfinite(value) and (value > least or (value == least and not excluded))
+        fits = (
+            not isinstance(value, bool)
+            and math.isfinite(value)
+            and (value > least or (value == least and not excluded))
+        )
     except (TypeError, ValueError, RuntimeError, OverflowError):
         fits = False
     if not fits:

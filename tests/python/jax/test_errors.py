@@ -37,6 +37,23 @@ TRACED = {
     ),
     "softcap": (lambda: gated_attention(Q, K, K, softcap=-1), "softcap is -1 but must be 0 for none, or positive"),
     "no number": (lambda: gated_attention(Q, K, K, softcap="1"), "softcap is '1' but must be a number"),
+    "flag for a number": (
+        lambda: linear_attention(Q, Q, Q, l2_norm=True),
+        "l2_norm is True but must be a number or None",
+    ),
+    "flag for an integer": (
+        lambda: gated_attention(Q, K, K, window_left=np.True_),
+        "window_left is np.True_ but must be a whole number",
+    ),
+    "several lines": (
+        lambda: gated_attention(Q, K, K, scale=np.ones((9, 2))),
+        "scale is an array of float64 but must be a number",
+    ),
+    "lines in a word": (lambda: gated_attention(Q, K, K, layout="a\nb"), "layout: 'a\\x0ab' is none of bhtd, bthd"),
+    "masked": (
+        lambda: gated_attention(np.ma.array(np.ones(Q.shape), mask=True), K, K),
+        "q is an array of float64, which JAX does not take: ",
+    ),
     "no integer": (lambda: gated_attention(Q, K, K, window_left=1.5), "window_left is 1.5 but must be a whole number"),
     "huge integer": (
         lambda: gated_attention(Q, K, K, window_left=2**63),
@@ -99,6 +116,10 @@ TYPES = {
     "objects": (
         lambda: gated_attention(np.full((1, 1, 1, 8), None), K, K),
         "q has dtype object, which JAX does not have",
+    ),
+    "byte order": (
+        lambda: gated_attention(np.ones(Q.shape, ">f4"), K, K),
+        "q has dtype >f4 but must be in this machine's byte order",
     ),
     "flags for lengths": (
         lambda: linear_attention(Q, Q, Q, snapshot_lengths=[True]),
@@ -231,3 +252,18 @@ def test_array_of_jax_as_output_of_other_functions_is_refused(dtype):
     ):
         headgate.attention(x, x, x, out=out)
     assert (out == 0).all()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_symbolic_sizes_are_refused_by_name(name):
+    function = getattr(headgate.jax, name)
+    case = CASES[name][0]
+    arrays = case.arrays
+    (batch,) = jax.export.symbolic_shape("b")
+    for symbolic in arrays:
+        given = {
+            key: jax.ShapeDtypeStruct((batch, *x.shape[1:]) if key == symbolic else x.shape, x.dtype)
+            for key, x in arrays.items()
+        }
+        with pytest.raises(ValueError, match=rf"^{name}: {symbolic} has shape \(b.*\) but its sizes must be numbers"):
+            jax.export.export(jax.jit(lambda given: function(**given, **case.options)))(given)

@@ -472,3 +472,29 @@ def test_cache_of_another_layer_is_named(size):
     with pytest.raises(ValueError, match=r"^cache: its (state|convolution) has shape .* another layer filled it$"):
         GatedDeltaNet(C, **own)(h, cache=cache)
     assert cache.length == T and cache.state is state
+
+
+SMALL_CALLS = {
+    gated_attention: (ATTENTION, lambda: [rows(), rows(), rows()]),
+    linear_attention: (LINEAR_ATTENTION, lambda: [rows(), rows(), rows()]),
+    short_convolution: (SHORT_CONVOLUTION, lambda: [torch.randn(B, T, C), torch.randn(C, K)]),
+    gated_norm: (GATED_NORM, lambda: [rows()]),
+}
+
+
+@pytest.mark.parametrize("mode", ["eager", "recorded", "mapped"])
+@pytest.mark.parametrize("function", SMALL_CALLS, ids=lambda function: function.__name__)
+def test_bool_for_a_number_is_refused(function, mode):
+    operation, make = SMALL_CALLS[function]
+    tensors = [x.requires_grad_(mode == "recorded") for x in make()]
+    call = (
+        function
+        if mode != "mapped"
+        else lambda *x, **o: torch.func.vmap(lambda *x: function(*x, **o), randomness="same")(*x)
+    )
+    given = [x[None] for x in tensors] if mode == "mapped" else tensors
+    names = [name for name, option in operation.options.items() if option.type != "str"]
+    for name, value in ((name, value) for name in names for value in (True, False, numpy.True_)):
+        message = rf"^{function.__name__}: {name} is (True|False|np.True_) but must be [^\n]*$"
+        with pytest.raises((TypeError, ValueError), match=message):
+            call(*given, **{name: value})
