@@ -48,18 +48,18 @@ def _sharded_like(x: jax.Array, gradient: jax.Array) -> jax.Array:
     return gradient if is_same else jax.sharding.reshard(gradient, own)
 
 
-# JAX traces a forward rule once for each set of differentiated inputs. All backward passes then get residuals in the
-# tree of the last trace. Trees must therefore be equal, and only the shapes of residuals may say which gradients are
-# wanted.
+# JAX traces a forward rule once for each set of differentiated inputs, but keeps only the last trace's tree structure of
+# the residuals. This structure must therefore be the same for all sets. The set itself is in the shape of a residual,
+# which JAX keeps for each trace.
 
 
 def _as_shape(call: Call, names: set[str]) -> jax.Array:
-    """Returns an empty array whose first size is a bit mask of the differentiable inputs among `names`."""
+    """Encodes which differentiable inputs are in `names`, as the shape (bit mask, 0) of an empty array."""
     return jnp.zeros((bit_mask_of(names, list(OPERATIONS[call.operation].differentiable)), 0), bool)
 
 
 def _from_shape(call: Call, wanted: jax.Array) -> tuple[str, ...]:
-    """Returns the names for which _as_shape() made `wanted`."""
+    """Returns the names of the inputs that _as_shape() encoded."""
     return tuple(name for i, name in enumerate(OPERATIONS[call.operation].differentiable) if wanted.shape[0] >> i & 1)
 
 

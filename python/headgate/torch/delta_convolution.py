@@ -34,7 +34,7 @@ def _must_be_called(conv: nn.Module) -> bool:
 def _called(conv: nn.Module, x: Tensor, state: Tensor | None, taps: int) -> tuple[Tensor, Tensor]:
     """Returns silu(conv(x)) (B,T,C) for x (B,T,C), and the new state (B,K−1,C): the last inputs.
 
-    The module gets (B,C,K−1+T), the state's columns before those of x. Its own K−1 zeros come before them.
+    The module gets (B,C,K−1+T): the state's columns, then those of x. The module itself pads K−1 zeros on both sides.
     """
     B, T, C = x.shape
     rows = taps - 1

@@ -54,8 +54,9 @@ def functional(
     """Returns a function that wraps the operator torch.ops.headgate.NAME for torch.func.
 
     Its apply() takes a dict of the operator's keyword arguments, and then the tensors. `save` and `read` are those of
-    register_autograd(). `saved` names the tensors that NAME_backward takes before those of NAME. over_batch(call, size,
-    in_dims, tensors, number of tensors before those of NAME, keywords) computes a batch of calls.
+    register_autograd(). The backward operator takes the tensors that `saved` names, and then the inputs of NAME.
+    over_batch(call, size, in_dims, tensors, first, keywords) computes a batch of calls. tensors[first] is the first
+    input of NAME.
     """
 
     class Backward(torch.autograd.Function):
@@ -146,9 +147,9 @@ def attention_over_batch(
     """Returns the outputs of `call` for each of `size` examples. Also returns the dimension of the examples in each
     output. tensors[first] is q.
 
-    If the inputs are only q, k, v and a gate, one call computes all examples. Their sequences form one batch. Two cases
-    need one call per example: other tensors, which the sequences of an example may share, and dropout, which depends on
-    the index of a sequence in the call.
+    If the inputs are only q, k, v and a gate, one call computes all examples. Their sequences form one batch. With any
+    other input, each example needs its own call, since the sequences of an example may share that input. Dropout needs
+    the same, since it depends on the index of a sequence in the call.
     """
     if options.get("dropout") or any(x is not None for x in tensors[first + _IN_BATCHES :]):
         return each_example(call, size, in_dims, tensors)
