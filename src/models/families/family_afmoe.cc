@@ -68,7 +68,7 @@ void finish_afmoe_gguf(GgufValues& in, DecoderConfig& config) {
   in.require_value("expert_shared_feed_forward_length", e.shared_ffn);
   e.router = ExpertRouter::sigmoid;
   e.scale = in.number("expert_weights_scale", 1.0);
-  e.renormalise = in.boolean("expert_weights_norm", true) ? Switch::on : Switch::off;
+  e.renormalise = in.boolean("expert_weights_norm", false) ? Switch::on : Switch::off;
   in.require_value("expert_gating_func", kSigmoid);
 }
 

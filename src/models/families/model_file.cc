@@ -31,6 +31,7 @@ namespace {
 
 using io::fail;
 using io::printable;
+using io::printable_name;
 
 constexpr const char* kConfig = "config.json";
 constexpr const char* kModel = "model.safetensors";
@@ -177,7 +178,7 @@ void ModelFile::check_names(const std::vector<TensorLocation>& used) const {
   for (const std::string& name : weights_->names()) {
     const bool extra = gguf_ ? is_extra_tensor_in_gguf(name, file_) : is_extra_tensor(name, file_);
     if (!known.contains(name) && !extra) {
-      fail(weights_->path_of(name), "tensor '{}' is not one of the model's", printable(name));
+      fail(weights_->path_of(name), "tensor '{}' is not one of the model's", printable_name(name));
     }
   }
 }

@@ -19,6 +19,7 @@ namespace {
 
 using io::fail;
 using io::printable;
+using io::printable_name;
 
 constexpr const char* kModel = "model.safetensors";
 constexpr const char* kIndex = "model.safetensors.index.json";
@@ -86,7 +87,7 @@ class SafetensorsWeights : public WeightFiles {
     const std::int64_t bad = out.scales == nullptr ? out.format->find_not_finite(out.data, blocks)
                                                    : io::find_infinite_mxfp4_apart(out.data, out.scales, blocks);
     if (bad == blocks) return out;
-    fail(place.file->path(), "tensor '{}': a number of block {} of {} is not finite", printable(name), bad,
+    fail(place.file->path(), "tensor '{}': a number of block {} of {} is not finite", printable_name(name), bad,
          out.format->word);
   }
   void check_whole() const override {
@@ -112,7 +113,7 @@ class SafetensorsWeights : public WeightFiles {
       case DType::bf16: return io::find_gguf_format("BF16");
       default: break;
     }
-    fail(place.file->path(), "tensor '{}' is not F32, F16 or BF16", printable(place.entry->name));
+    fail(place.file->path(), "tensor '{}' is not F32, F16 or BF16", printable_name(place.entry->name));
   }
 
   /// Combines each tensor of MXFP4 blocks with its scales, which may be in another shard. Removes the scales from the
@@ -123,7 +124,7 @@ class SafetensorsWeights : public WeightFiles {
       const std::string scales = name.substr(0, name.size() - kBlocks.size()) + std::string(kScales);
       const auto found = places_.find(scales);
       if (found == places_.end())
-        fail(place.file->path(), "tensor '{}' has no '{}'", printable(name), printable(scales));
+        fail(place.file->path(), "tensor '{}' has no '{}'", printable_name(name), printable_name(scales));
       join(place, found->second);
     }
     for (auto at = places_.begin(); at != places_.end();) {
@@ -139,13 +140,13 @@ class SafetensorsWeights : public WeightFiles {
     std::vector<std::int64_t> shape = place.entry->shape;
     const bool blocks = shape.size() >= 2 && shape.back() == io::kMxfp4CodeBytes;
     if (!blocks) {
-      fail(place.file->path(), "tensor '{}' is {}, but blocks of MXFP4 have {} bytes", printable(place.entry->name),
-           io::shape_text(shape), io::kMxfp4CodeBytes);
+      fail(place.file->path(), "tensor '{}' is {}, but blocks of MXFP4 have {} bytes",
+           printable_name(place.entry->name), io::shape_text(shape), io::kMxfp4CodeBytes);
     }
     shape.pop_back();
     if (scales.entry->dtype != DType::none || scales.entry->shape != shape) {
-      fail(scales.file->path(), "tensor '{}' is {}, but '{}' makes it {} of U8", printable(scales.entry->name),
-           io::shape_text(scales.entry->shape), printable(place.entry->name), io::shape_text(shape));
+      fail(scales.file->path(), "tensor '{}' is {}, but '{}' makes it {} of U8", printable_name(scales.entry->name),
+           io::shape_text(scales.entry->shape), printable_name(place.entry->name), io::shape_text(shape));
     }
     shape.back() *= io::kMxfp4Numbers;
     place.scales_file = scales.file;
@@ -158,7 +159,7 @@ class SafetensorsWeights : public WeightFiles {
     const io::SafetensorsReader& file = *files_.back();
     for (const io::TensorEntry& entry : file.tensors()) {
       const bool added = places_.emplace(entry.name, Place{&file, &entry}).second;
-      if (!added) fail(path, "tensor '{}' is in another shard too", printable(entry.name));
+      if (!added) fail(path, "tensor '{}' is in another shard too", printable_name(entry.name));
     }
     return file;
   }
@@ -175,7 +176,7 @@ class SafetensorsWeights : public WeightFiles {
       const std::string& name = item.value().get_ref<const std::string&>();
       if (!is_shard_name(name)) {
         fail(path_, "the file of '{}' is '{}', not the name of a .safetensors file in this directory", shown,
-             printable(name));
+             printable_name(name));
       }
       const auto [shard, first] = shards.emplace(name, nullptr);
       if (shards.size() > kMaxShards) fail(path_, "more than {} files", kMaxShards);

@@ -205,7 +205,7 @@ class GgufHeader {
     if (name.empty() || name.size() > kMaxName) fail(path_, "a tensor's name has {} bytes", name.size());
     GgufTensor tensor;
     tensor.name = name;
-    const std::string shown = printable(name);
+    const std::string shown = printable_name(name);
     const auto dimensions = number<std::uint32_t>("a tensor's dimensions");
     if (dimensions == 0 || dimensions > kMaxDimensions) {
       fail(path_, "tensor '{}' has {} dimensions, not 1 to {}", shown, dimensions, kMaxDimensions);
@@ -219,7 +219,10 @@ class GgufHeader {
     }
     const auto format = number<std::uint32_t>("a tensor's format");
     tensor.format = find_gguf_format(format);
-    if (tensor.format == nullptr) fail(path_, "tensor '{}' is of format {}, which is not known", shown, format);
+    if (tensor.format == nullptr) {
+      fail(path_, "tensor '{}' is of format {}, which is not known; {} are read", shown, format,
+           widened_gguf_formats());
+    }
     const std::int64_t block = tensor.format->numbers;
     if (tensor.shape.back() % block != 0) {
       fail(path_, "tensor '{}': rows of {} numbers are not whole blocks of {}, which hold {}", shown,

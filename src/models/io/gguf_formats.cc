@@ -151,7 +151,7 @@ std::int64_t find_block(const std::uint8_t* blocks, std::int64_t count) {
   return count;
 }
 
-constexpr std::array<GgufFormat, 32> kFormats{
+constexpr std::array<GgufFormat, 34> kFormats{
     {{"F32", 0, 1, 4, widen_f32, find_block<4, is_finite_f32>},
      {"F16", 1, 1, 2, widen_f16, find_block<2, has_finite_half<0>>},
      {"BF16", 30, 1, 2, widen_bf16, find_block<2, is_finite_bf16>},
@@ -183,7 +183,9 @@ constexpr std::array<GgufFormat, 32> kFormats{
      {"F64", 28, 1, 8, nullptr, nullptr},
      {"IQ1_M", 29, 256, 56, nullptr, nullptr},
      {"TQ1_0", 34, 256, 54, nullptr, nullptr},
-     {"TQ2_0", 35, 256, 66, nullptr, nullptr}}};
+     {"TQ2_0", 35, 256, 66, nullptr, nullptr},
+     {"NVFP4", 40, 64, 36, nullptr, nullptr},
+     {"Q1_0", 41, 128, 18, nullptr, nullptr}}};
 
 template <class Fits>
 const GgufFormat* find(const Fits& fits) {

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 #include <string_view>
+#include <unordered_set>
 #include <utility>
 
 #include "library/core/format.hpp"
@@ -35,10 +36,13 @@ struct Pre {
   bool add_bos;
 };
 
-const std::array<Pre, 6>& all_pre() {
-  static const std::array<Pre, 6> rows{{{"gpt2", false, kGpt2Pattern, false, false, false},
+const std::array<Pre, 9>& all_pre() {
+  static const std::array<Pre, 9> rows{{{"gpt2", false, kGpt2Pattern, false, false, false},
+                                        {"gpt-2", false, kGpt2Pattern, false, false, false},
                                         {"smollm", true, kGpt2Pattern, false, false, false},
                                         {"llama-bpe", false, kLlama3Pattern, false, true, true},
+                                        {"llama3", false, kLlama3Pattern, false, true, true},
+                                        {"llama-v3", false, kLlama3Pattern, false, true, true},
                                         {"qwen2", false, kQwen2Pattern, true, false, false},
                                         {"qwen35", false, kQwen35Pattern, true, false, false},
                                         {"gpt-4o", false, kO200kPattern, false, false, false}}};
@@ -74,9 +78,12 @@ void read_tokens(TokenizerParts& parts, const GgufVocabulary& from) {
   }
 }
 
+/// Reads the merges, best first. Of equal merges, the first counts, as in llama.cpp.
 void read_merges(TokenizerParts& parts, const GgufVocabulary& from) {
+  std::unordered_set<std::string_view> seen;
   for (std::size_t rank = 0; rank < from.merges.size(); ++rank) {
     const std::string& merge = from.merges[rank];
+    if (!seen.insert(merge).second) continue;
     const std::size_t space = merge.find(' ');
     if (space == std::string::npos || merge.find(' ', space + 1) != std::string::npos) {
       refuse("tokenizer.ggml.merges[{}]: '{}' is not \"left right\"", rank, io::printable(merge));

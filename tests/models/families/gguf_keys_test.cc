@@ -278,6 +278,13 @@ TEST(GgufRope, ScaledWithWindowsOfAnotherBase_IsRefused) {
   EXPECT_EQ(config_with("gpt-oss", linear).rope_factor, 4.0) << "all layers are scaled";
 }
 
+TEST(GgufValues, MissingKeysAndTensors_HaveLlamaCppsMeaning) {
+  EXPECT_EQ(config_with("afmoe", {}).experts.renormalise, Switch::off);
+  EXPECT_EQ(config_with("afmoe", {{"expert_weights_norm", boolean(true)}}).experts.renormalise, Switch::on);
+  EXPECT_EQ(config_with("gpt-oss", {}).embeddings, Embeddings::separate) << "whose output.weight is required";
+  EXPECT_EQ(config_with("llama", {}).embeddings, Embeddings::tied);
+}
+
 TEST(GgufValues, ValuesThatDoNotFit_AreRefusedByTheKeysOfTheFile) {
   expect_refused("llama", {{"block_count", u32(0)}}, "llama.block_count ");
   expect_refused("llama", {{"attention.head_count", u32(6)}},

@@ -235,7 +235,7 @@ TEST_F(GgufTest, Tensor_Faulty_IsRefused) {
   expect_refused(with({-1}, 0, 32), "tensor 'y': dimension 0 is");
   expect_refused(with({}, 0, 32), "has 0 dimensions");
   expect_refused(with({1, 1, 1, 1, 1}, 0, 32), "has 5 dimensions");
-  expect_refused(with({16}, 4, 32), "of format 4, which is not known");
+  expect_refused(with({16}, 4, 32), "of format 4, which is not known; F32, F16, BF16, Q8_0");
   expect_refused(with({2, 16}, find_gguf_format("Q8_0")->id, 32), "are not whole blocks of Q8_0, which hold 32");
 }
 

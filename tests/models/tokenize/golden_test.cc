@@ -149,6 +149,21 @@ void expect_refused(const GgufVocabulary& arrays, const std::string& reason) {
   }
 }
 
+TEST(GgufArrays, OtherNamesOfAPreTokenizer_GiveTheSameIds) {
+  for (const auto& [golden, name] : {std::pair{"gpt2", "gpt-2"}, {"llama-bpe", "llama3"}, {"llama-bpe", "llama-v3"}}) {
+    GgufVocabulary arrays = gguf_arrays(golden);
+    arrays.pre = name;
+    expect_golden_ids(*make_gguf_tokenizer("arrays", arrays), golden);
+  }
+}
+
+TEST(GgufArrays, EqualMerges_TheFirstCounts) {
+  GgufVocabulary arrays = gguf_arrays("gpt2");
+  const std::vector<std::string> merges = arrays.merges;
+  for (std::size_t i = 0; i < merges.size(); i += merges.size() / 20) arrays.merges.push_back(merges[i]);
+  expect_golden_ids(*make_gguf_tokenizer("arrays", arrays), "gpt2");
+}
+
 TEST(GgufArrays, SpaceBeforeAText_ToTokenizerJson_IsWrittenWherePossible) {
   const headgate::testing::Scratch scratch;
   const std::string file = scratch / "tokenizer.json";
@@ -178,7 +193,8 @@ TEST(GgufArrays, Arrays_Bad_AreRefusedByName) {
   bad = good;
   bad.pre = "default";
   expect_refused(bad,
-                 "tokenizer.ggml.pre: 'default' is not supported; gpt2, smollm, llama-bpe, qwen2, qwen35, gpt-4o are");
+                 "tokenizer.ggml.pre: 'default' is not supported; gpt2, gpt-2, smollm, llama-bpe, llama3, llama-v3, "
+                 "qwen2, qwen35, gpt-4o are");
   bad = good;
   bad.tokens.pop_back();
   expect_refused(bad, "types of");
