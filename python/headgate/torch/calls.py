@@ -90,7 +90,7 @@ def _number(kind: str, value: Any) -> int | float:
     """Converts `value` to an int or float for the schema type `kind`. Raises TypeError, ValueError or OverflowError if
     this is impossible, and for True and False.
     """
-    if isinstance(value, (bool, np.bool_, torch.SymBool)) or getattr(value, "dtype", None) == torch.bool:
+    if isinstance(value, (bool, np.bool_, torch.SymBool)) or (isinstance(value, Tensor) and value.dtype == torch.bool):
         raise TypeError
     if kind == "int":
         number = value if isinstance(value, (int, torch.SymInt)) else operator.index(value)

@@ -246,7 +246,7 @@ def attend(
     arguments = dict(options) if options else {}
     arguments.update(_rules(query, attn_mask, is_causal, sizes))
     if scale is not None:
-        arguments["scale"] = scale
+        arguments["scale"] = float(scale) if isinstance(scale, bool) else scale  # PyTorch takes True for 1
     if dropout_p > 0:
         arguments["dropout"] = dropout_p
     q = _as_batch(query, sizes, sizes.heads)

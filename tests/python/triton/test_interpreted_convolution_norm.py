@@ -15,7 +15,7 @@ import convolution_cases
 import faults
 import norm_cases
 from headgate import torch as on_cpu
-from headgate.torch import DeltaNetCache, GatedDeltaNet, delta_net, gpu
+from headgate.torch import DeltaNetCache, GatedDeltaNet, delta_convolution, delta_net, gpu
 from headgate.torch.gpu import convolution_kernels, convolution_launch, norm_kernels, norm_launch
 
 KINDS = {
@@ -194,7 +194,11 @@ def test_layer_computed_by_the_kernels_matches_cpu(monkeypatch, layout):
             return packed, *gradients, *(layer(part, cache=cache) for part in h.split((5, 4), dim=1))
 
     theirs = results()
-    for name in ("short_convolution", "linear_attention", "gated_norm"):
-        monkeypatch.setattr(delta_net, name, getattr(OnGpu, name))
+    for module, name in (
+        (delta_convolution, "short_convolution"),
+        (delta_net, "linear_attention"),
+        (delta_net, "gated_norm"),
+    ):
+        monkeypatch.setattr(module, name, getattr(OnGpu, name))
     for ours, other in zip(results(), theirs, strict=True):
         near(ours, other, 1e-5)
