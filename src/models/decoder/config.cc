@@ -188,6 +188,16 @@ DecoderConfig match_params(const DecoderConfig& config) {
   return matched;
 }
 
+namespace {
+
+/// Returns the number of (query, key) pairs that a causal mask with a window allows. A window of 0 means none.
+double visible_pairs(std::int64_t seq, std::int64_t window) {
+  const auto keys = static_cast<double>(window == 0 ? seq : std::min(seq, window));
+  return keys * (keys + 1.0) / 2.0 + (static_cast<double>(seq) - keys) * keys;
+}
+
+}  // namespace
+
 double training_flops(const DecoderConfig& config, const ParameterTable& trained, std::int64_t batch,
                       std::int64_t seq) {
   const auto weights_of = [&config](const ParameterTable& table) {
@@ -199,11 +209,11 @@ double training_flops(const DecoderConfig& config, const ParameterTable& trained
     return weights;
   };
   const double tokens = static_cast<double>(batch) * static_cast<double>(seq);
-  const double pairs = static_cast<double>(batch) * static_cast<double>(seq) * static_cast<double>(seq + 1) / 2.0;
   double attention = 0.0;
   for (std::int64_t layer = 0; layer < config.layers; ++layer) {
     const LayerConfig c = layer_config(config, layer);
     if (c.type == LayerType::linear_attention) continue;
+    const double pairs = static_cast<double>(batch) * visible_pairs(seq, c.window);
     attention += static_cast<double>(c.heads * config.head_dim) * 2.0 * pairs;
   }
   return (4.0 * weights_of(ParameterTable(config)) + 2.0 * weights_of(trained)) * tokens + 6.0 * attention;

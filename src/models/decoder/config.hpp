@@ -203,7 +203,7 @@ class ParameterTable;
 /// - 4 · matrix parameters · tokens, for the outputs and for the gradients of the inputs
 /// - 2 · trained matrix parameters · tokens, for the gradients of the matrices
 /// - 12 · heads · head_dim · pairs, for each attention layer. `pairs` is the number of (query, key) pairs that the
-///   causal mask allows, without a window.
+///   causal mask and the layer's window allow.
 ///
 /// Does not count the embedding lookup.
 double training_flops(const DecoderConfig& config, const ParameterTable& trained, std::int64_t batch, std::int64_t seq);

@@ -58,7 +58,10 @@ GateVariant chosen_gate(const GateVariant& before, const ModelChoices& choices) 
   }
   if (const auto& site = choices.keys.of<&GateVariant::site>()) {
     gate.site = *site;
-    require(choices.gate != "none", "{} and --gate none contradict each other", option_of<&GateVariant::site>());
+    const bool has_both = !choices.gate.empty() && (choices.gate == "none" || !has_gate(gate));
+    require(!has_both, "{} {} and --gate {} contradict each other", option_of<&GateVariant::site>(), word_of(*site),
+            choices.gate);
+    if (!has_gate(gate)) gate = {.output_control = gate.output_control, .sinks = gate.sinks};
     if (has_gate(gate) && gate.fn == GateFn::none) gate.fn = GateFn::sigmoid;
   }
   return gate;
@@ -302,6 +305,15 @@ std::int64_t sequence_length_from(const ModelChoices& choices, Task task, const 
   return chosen.value_or(std::min(task_model(task).seq_len, model.seq_len));
 }
 
+namespace {
+
+void require_whole_warmup(const Schedule& schedule) {
+  require(schedule.warmup <= schedule.steps, "{} {} is more than {} {}", option_of<&Schedule::warmup>(),
+          schedule.warmup, option_of<&Schedule::steps>(), schedule.steps);
+}
+
+}  // namespace
+
 TrainSettings make_settings(const RunChoices& choices, std::int64_t seq_len) {
   TrainSettings settings = task_settings(choices.of<&TrainSettings::task>().value_or(Task::text));
   choices.put_into(settings);
@@ -317,8 +329,7 @@ TrainSettings make_settings(const RunChoices& choices, std::int64_t seq_len) {
   settings.eval_tokens = std::max(settings.eval_tokens, seq_len);
   Schedule& schedule = settings.schedule;
   if (!choices.of<&Schedule::warmup>()) schedule.warmup = default_warmup(schedule.steps);
-  require(schedule.warmup <= schedule.steps, "{} {} is more than {} {}", option_of<&Schedule::warmup>(),
-          schedule.warmup, option_of<&Schedule::steps>(), schedule.steps);
+  require_whole_warmup(schedule);
   validate(settings);
   return settings;
 }
@@ -337,6 +348,7 @@ TrainSettings resumed_settings(const RunChoices& choices, const TrainSettings& r
     row.of(now) = value;
   });
   require_whole_sequence(choices, now);
+  require_whole_warmup(now.schedule);
   validate(now);
   return now;
 }

@@ -42,12 +42,15 @@ Task task_of(const EvaluationChoices& choices, const std::vector<LoadedModel>& m
   return task;
 }
 
-/// Returns the sequence length in tokens. It is at most the number of positions of every model.
+/// Returns the sequence length in tokens. It is at most the number of positions of every model. Without --seq-len, the
+/// sequences of a held-out tail are at most as long as those of the training runs, because the tail of longer sequences
+/// may begin earlier.
 std::int64_t sequence_length(const EvaluationChoices& choices, const std::vector<LoadedModel>& models) {
   std::int64_t most = models.front().config.seq_len;
   bool all_read_bytes = true;
   for (const LoadedModel& model : models) {
     most = std::min(most, model.config.seq_len);
+    if (choices.held_out && !choices.seq_len && model.trained) most = std::min(most, model.trained->seq_len);
     all_read_bytes = all_read_bytes && model.reads_bytes;
   }
   if (!choices.seq_len && !all_read_bytes) most = std::min(most, choices.longest_of_others);
@@ -207,12 +210,26 @@ struct Sources {
   std::string limit{};
 };
 
+/// Throws Error if the tail of the text begins before the part that a training run held out.
+void require_unseen_tail(const Corpus& corpus, const std::vector<LoadedModel>& models, std::int64_t seq_len) {
+  const std::int64_t begin = held_out_begin(corpus.name(), corpus.size(), seq_len);
+  for (const LoadedModel& model : models) {
+    if (!model.trained || corpus.size() < 2 * (model.trained->seq_len + 1)) continue;  // trained on other text
+    const std::int64_t unseen = held_out_begin(corpus.name(), corpus.size(), model.trained->seq_len);
+    require(
+        begin >= unseen,
+        "--seq-len {}: a sequence is longer than the {} bytes that the training of {} held out, with sequences of {}",
+        seq_len, corpus.size() - unseen, model.name, model.trained->seq_len);
+  }
+}
+
 /// Opens the text for each model. Opens only the first kDefaultBytes bytes if the models split the text into different
 /// tokens and neither --tokens nor `same_text` is given.
 Sources limited_sources_of_text(const EvaluationChoices& choices, const std::vector<LoadedModel>& models,
                                 std::int64_t seq_len) {
   const Corpus corpus(choices.data, {.include = choices.include, .run = {}});
   require(corpus.size() > 0, "{}: the text is empty", corpus.name());
+  if (choices.held_out) require_unseen_tail(corpus, models, seq_len);
   Sources out{sources_of_text(corpus, choices, models, seq_len)};
   const std::int64_t begin = choices.held_out ? held_out_begin(corpus.name(), corpus.size(), seq_len) : 0;
   if (choices.tokens || choices.same_text || same_tokens(out.list) || corpus.size() - begin <= kDefaultBytes)

@@ -68,8 +68,10 @@ TrainSettings settings_to_resume(const RunChoices& choices, const TrainSettings&
   return settings;
 }
 
-/// Calls note() if the next step, `step`, has a different learning rate in the schedule `now` than in `before`.
+/// Calls note() if the next step, `step`, exists and has a different learning rate in the schedule `now` than in
+/// `before`.
 void note_learning_rate(const Schedule& before, const Schedule& now, std::int64_t step, const Note& note) {
+  if (step > now.steps) return;
   const double was = learning_rate(before, std::min(step, before.steps)), is = learning_rate(now, step);
   if (is == was) return;
   note(fmt::format("the learning rate of step {} is {:.3g}, not {:.3g}: its schedule ends at step {}, not {}", step, is,

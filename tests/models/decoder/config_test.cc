@@ -267,6 +267,23 @@ TEST(TrainingFlops, TrainingFlops_GatesAlone_AreFourPerWeightAndTwoPerGate) {
   EXPECT_LT(plain, whole);
 }
 
+TEST(TrainingFlops, TrainingFlops_Windows_CountThePairsThatTheyAllow) {
+  DecoderConfig c = tiny_config();
+  const std::int64_t seq = 9;
+  const double whole = training_flops(c, ParameterTable(c), 3, seq);
+  for (c.window = 1; c.window <= seq + 1; ++c.window) {
+    for (const bool in_one_layer : {false, true}) {
+      c.layer_types = {in_one_layer ? LayerType::full_attention : LayerType::sliding_attention,
+                       LayerType::sliding_attention};
+      double hidden = 0.0;
+      for (std::int64_t query = 0; query < seq; ++query)
+        hidden += static_cast<double>(std::max<std::int64_t>(query + 1 - c.window, 0));
+      EXPECT_DOUBLE_EQ(training_flops(c, ParameterTable(c), 3, seq),
+                       whole - 12.0 * (in_one_layer ? 1 : 2) * 4 * 6 * 3 * hidden);
+    }
+  }
+}
+
 TEST(TrainingFlops, TrainingFlops_AnyConfig_AreSixPerWeightAndTwelvePerPair) {
   DecoderConfig c = tiny_config();
   const double matrices = 11 * 8 + 2 * ((4 + 2 + 2) * 6 * 8 + 8 * 4 * 6 + 3 * 8 * 10);

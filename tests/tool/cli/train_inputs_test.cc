@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -153,6 +154,48 @@ TEST_F(InputsTest, ResumedRun_WithMoreSteps_NotesTheLearningRate) {
   ASSERT_EQ(longer.status, 0) << longer.err;
   expect_said(longer.out + longer.err,
               "the learning rate of step 12 is 0.00163, not 0.000822: its schedule ends at step 40, not 20\n");
+}
+
+TEST_F(InputsTest, ResumedRun_WithFewerStepsThanWarmup_IsRefused) {
+  ASSERT_EQ(verb.train("run", {"--warmup", "10", "--stop-at", "2"}).status, 0);
+  expect_refused(verb.resume("run", {"--steps", "9"}), "train", "--warmup 10 is more than --steps 9");
+}
+
+TEST_F(InputsTest, FinishedRun_Resumed_NotesNothingOfTheLearningRate) {
+  ASSERT_EQ(verb.train("run", {"--steps", "2", "--warmup", "2"}).status, 0);
+  const Outcome again = verb.resume("run");
+  EXPECT_EQ((again.out + again.err).find("learning rate"), std::string::npos) << again.out << again.err;
+}
+
+TEST_F(InputsTest, GatedConfig_WithGateSiteNone_TrainsWithoutAGate) {
+  ASSERT_EQ(verb.train("gated", {"--gate", "headwise-silu", "--gate-bias", "1", "--sinks", "learned", "--stop-at", "1"})
+                .status,
+            0);
+  const Outcome plain = verb.train("plain", {"--config", verb.path("gated") + "/checkpoint/config.json", "--gate-site",
+                                             "none", "--sinks", "none", "--stop-at", "1"});
+  ASSERT_EQ(plain.status, 0) << plain.err;
+  const json config = json::parse(testing::read_bytes(verb.path("plain") + "/checkpoint/config.json"));
+  EXPECT_FALSE(config.contains("gate_fn")) << config.dump();
+}
+
+TEST_F(InputsTest, HeldOutText_OfShorterSequencesThanTheModelTakes_IsThatOfItsTraining) {
+  const std::vector<std::string> few{"--steps", "2", "--warmup", "0", "--eval-tokens", "1400", "--batch", "1"};
+  std::vector<std::string> long_run = few;
+  long_run.insert(long_run.end(), {"--seq-len", "700"});
+  ASSERT_EQ(verb.train("long", long_run).status, 0);
+  const Outcome trained =
+      testing::headgate({"train", "--data", verb.text(), "--out", verb.path("short"), "--init", verb.path("long"),
+                         "--seq-len", "16", "--batch", "2", "--steps", "20", "--eval-tokens", "64", "--threads", "2"});
+  ASSERT_EQ(trained.status, 0) << trained.err;
+  const Outcome found =
+      verb.eval("short", {"--json", "--held-out", "--tokens", "64", "--batch", "2", "--threads", "2"});
+  ASSERT_EQ(found.status, 0) << found.err;
+  std::string last;
+  std::istringstream lines(testing::read_bytes(verb.path("short") + "/metrics.jsonl"));
+  for (std::string line; std::getline(lines, line);) last = line;
+  EXPECT_EQ(json::parse(last).at("eval"), json::parse(found.out)) << "the same sequences in the same batches";
+  expect_refused(verb.eval("short", {"--held-out", "--seq-len", "700"}), "eval",
+                 "--seq-len 700: a sequence is longer than the ");
 }
 
 TEST_F(InputsTest, Evaluation_FewTokens_TakesAtLeastASequence) {

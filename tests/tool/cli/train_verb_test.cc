@@ -277,6 +277,7 @@ TEST_F(TrainVerbTest, Arguments_Bad_AreRefused) {
   refused({"--gate", "sideways"}, "unknown part 'sideways'");
   refused({"--gate", "g1-g2"}, "gate: 'g2' is a second word for what 'g1' says");
   refused({"--gate", "none", "--gate-site", "g1"}, "contradict each other");
+  refused({"--gate", "headwise", "--gate-site", "none"}, "--gate-site none and --gate headwise contradict each other");
   refused({"--gate-fn", "silu"}, "--gate-fn needs --gate");
   refused({"--gate-bias", "0"}, "--gate-bias needs --gate");
   refused({"--match-params"}, "--match-params: the model has no parameters beyond those without a gate");
