@@ -454,6 +454,11 @@ class GatedAttention(GatedLayer):
         q, k, v, z = self.project(h)
         if q.shape[2] != self.Hq and self.variant.gate_grain == "head_shared":
             raise ValueError(f"GatedAttention: this process has {q.shape[2]} of {self.Hq} heads, which share a gate")
+        if q.shape[2] * self.Hkv != k.shape[2] * self.Hq:
+            raise ValueError(
+                f"GatedAttention: this process has {q.shape[2]} of {self.Hq} query heads but {k.shape[2]} of {self.Hkv} "
+                "key/value heads: divide q_proj, k_proj and v_proj alike, by a number that divides both"
+            )
         cos, sin = self._angles(h, cache, positions, cu_seqlens)
         q, k = apply_rope(q, cos, sin), apply_rope(k, cos, sin)
         if cache is not None:

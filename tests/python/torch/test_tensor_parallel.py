@@ -112,6 +112,11 @@ PLAN = {
 def with_parallel_layers():
     for keys in LAYERS:
         compare_layers(keys)
+    layer = GatedAttention(C, HQ, HKV, 8)
+    layer = parallelize_module(layer, mesh(), {name: PLAN[name] for name in ("q_proj", "gate_proj", "o_proj")})
+    message = f"^GatedAttention: this process has {HQ // 2} of {HQ} query heads but {HKV} of {HKV} key/value heads: "
+    with pytest.raises(ValueError, match=message):
+        layer(torch.randn(B, T, C))
 
 
 def compare_layers(keys):
