@@ -223,13 +223,17 @@ class GatedLayer(nn.Module):
         k, v = (split_heads(x, h.dim() - 1, self.D) for x in (self.k_proj(h), self.v_proj(h)))
         q, k, v = self.apply_gate_at("g4", q, z), self.apply_gate_at("g3", k, z), self.apply_gate_at("g2", v, z)
         if self.config.qk_norm == "per_head":
-            q, k = self.q_norm(q), self.k_norm(k)
+            q, k = self.norm_heads("q_norm", "q_proj", q), self.norm_heads("k_norm", "k_proj", k)
         return q, k, v, z
+
+    def norm_heads(self, norm: str, projection: str, x: Tensor) -> Tensor:
+        """Applies the RMSNorm named `norm` to heads x (B,T,heads,D). `projection` names the module that makes them."""
+        return getattr(self, norm)(x)
 
     def apply_output_control(self, y: Tensor) -> Tensor:
         """Applies attention_output_control to the output of attention (B,T,Hq,D): an RMSNorm, SiLU or nothing."""
         if self.config.attention_output_control == "head_rmsnorm":
-            return self.head_norm(y)
+            return self.norm_heads("head_norm", "q_proj", y)
         return F.silu(y) if self.config.attention_output_control == "output_silu" else y
 
     def output(self, y: Tensor, z: Tensor | None) -> Tensor:

@@ -38,6 +38,7 @@ from .layouts import FUSED, Fused, Heads
 from .precision import Precision
 from .ring import ring_attention
 from .sharding import shard_positions
+from .tensor_parallel import summed_over_heads
 from .variant import KEYS, Bias, Control, GateVariant, Grain, Operation, Sinks, Site, Source
 
 if TYPE_CHECKING:
@@ -443,6 +444,12 @@ class GatedAttention(GatedLayer):
             require_sequences("GatedAttention", h, cu_seqlens)
             if cache is not None:
                 raise ValueError("GatedAttention: cu_seqlens cannot be given with a cache")
+
+    def norm_heads(self, norm: str, projection: str, x: Tensor) -> Tensor:
+        module = getattr(self, norm)
+        matrix = getattr(getattr(self, projection), "weight", None)
+        weight = module.weight if matrix is None else summed_over_heads(module.weight, matrix)
+        return module(x) if weight is module.weight else torch.func.functional_call(module, {"weight": weight}, (x,))
 
     def _inputs(
         self, h: Tensor, cache: AttentionCache | None, positions: Tensor | None, cu_seqlens: Tensor | None

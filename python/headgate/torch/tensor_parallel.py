@@ -97,6 +97,20 @@ def _own_part(x: "DTensor", placements: "list[Placement]", parts: list[str]) -> 
     return x.redistribute(x.device_mesh, placements).to_local(grad_placements=sums)
 
 
+def summed_over_heads(weight: Tensor, projection: Tensor) -> Tensor:
+    """Returns `weight` for heads that a projection makes. Each process has some rows of the projection's matrix.
+
+    Every process has the whole weight and uses it for its own heads, so its gradient is summed over the processes.
+    """
+    loaded = sys.modules.get("torch.distributed.tensor")
+    if loaded is None or not isinstance(projection, loaded.DTensor) or isinstance(weight, loaded.DTensor):
+        return weight
+    mesh, whole = projection.device_mesh, loaded.Replicate()
+    sums = [loaded.Partial() if at.is_shard(0) else whole for at in projection.placements]
+    replica = loaded.DTensor.from_local(weight, mesh, [whole] * mesh.ndim, run_check=False)
+    return replica.to_local(grad_placements=sums)
+
+
 def attend_on_dtensors(
     what: str, tensors: dict[str, Any], layout: str, attend: Callable[[dict[str, Any]], tuple[Tensor, Tensor]]
 ) -> "tuple[DTensor, DTensor]":
