@@ -34,7 +34,7 @@ PartialResults take_partial_results(const Keywords& keywords, Layout layout) {
   constexpr const char* kWanted = "a sequence of pairs (attn, lse)";
   PartialResults parts;
   const nb::object given = keywords.take("parts");
-  if (!nb::steal(PyObject_GetIter(given.ptr())).is_valid()) {  // an array without dimensions cannot be iterated
+  if (!nb::steal(PyObject_GetIter(given.ptr())).is_valid()) {  // A 0-d array has __iter__, but iter() raises.
     PyErr_Clear();
     keywords.refuse("parts", given, kWanted);
   }

@@ -72,7 +72,7 @@ def to_jax(what: str, name: str, value: Any) -> Array:
                 raise ValueError(
                     f"{what}: {name} contains {number}, which {kept.dtype} cannot hold: enable jax_enable_x64"
                 )
-    if not value.dtype.isnative:
+    if not isinstance(value, jax.Array) and not value.dtype.isnative:
         raise TypeError(f"{what}: {name} has dtype {value.dtype.str} but must be in this machine's byte order")
     try:
         return jnp.asarray(value)

@@ -48,9 +48,8 @@ def _sharded_like(x: jax.Array, gradient: jax.Array) -> jax.Array:
     return gradient if is_same else jax.sharding.reshard(gradient, own)
 
 
-# JAX traces a forward rule once for each set of differentiated inputs, but keeps only the last trace's tree structure of
-# the residuals. This structure must therefore be the same for all sets. The set itself is in the shape of a residual,
-# which JAX keeps for each trace.
+# JAX traces a forward rule once for each set of differentiated inputs. It keeps the residuals' shapes of every trace, but
+# their tree structure only of the last one. So the tree structure is the same for all sets, and a shape holds the set.
 
 
 def _as_shape(call: Call, names: set[str]) -> jax.Array:

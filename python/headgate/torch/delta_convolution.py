@@ -13,7 +13,7 @@ _HOOKS = ("forward_hooks", "forward_pre_hooks", "backward_hooks", "backward_pre_
 
 
 def require_causal(conv: nn.Module, channels: int, taps: int) -> None:
-    """Raises TypeError unless a Conv1d has the settings of a causal convolution of each channel."""
+    """Raises TypeError if `conv` is a Conv1d whose settings are not those of a causal depthwise convolution."""
     if not isinstance(conv, nn.Conv1d):
         return
     sizes = {"in_channels": channels, "out_channels": channels, "groups": channels}
@@ -32,15 +32,15 @@ def _must_be_called(conv: nn.Module) -> bool:
 
 
 def _called(conv: nn.Module, x: Tensor, state: Tensor | None, taps: int) -> tuple[Tensor, Tensor]:
-    """Returns silu(conv(x)) (B,T,C) for x (B,T,C), and the new state (B,K−1,C): the last inputs.
+    """Calls `conv` on the columns of the state and of x, in this order: (B,C,K−1+T).
 
-    The module gets (B,C,K−1+T): the state's columns, then those of x. The module itself pads K−1 zeros on both sides.
+    Returns silu of the results for x, (B,T,C), and the new state: the last K−1 columns, (B,K−1,C).
     """
     B, T, C = x.shape
     rows = taps - 1
     before = x.new_zeros(B, rows, C) if state is None else state.to(x.dtype)
     columns = torch.cat((before, x), dim=1)
-    y = conv(columns.transpose(1, 2))
+    y = conv(columns.transpose(1, 2))  # K−1 more columns on each side of those of x, since conv pads with zeros
     found, own = tuple(getattr(y, "shape", ())), (B, C, T + 2 * rows)
     if found != own:
         raise TypeError(f"GatedDeltaNet: conv1d returns shape {found} but must return {own}")
@@ -53,7 +53,8 @@ def convolve(
     """Applies the convolution and SiLU to `parts`, tensors (B,T,·) that hold the channels of conv in order. `before`
     holds the state of each part, or is empty. Returns a list of results and a list of new states.
 
-    The fused operation reads weight and bias. If conv has hooks, adapters or its own functions, it is called instead.
+    The fused operation reads weight and bias. If conv has hooks, an adapter or a forward() of its own, the layer
+    calls it instead.
     """
     widths, states = [part.shape[-1] for part in parts], before or [None] * len(parts)
     if _must_be_called(conv):

@@ -109,7 +109,7 @@ void set_features(DecoderConfig& config) {
 void finish_gpt_oss_gguf(GgufValues& in, DecoderConfig& config) {
   constexpr std::int64_t kSoftmaxOfChosen = 3;
   set_features(config);
-  config.embeddings = Embeddings::separate;  // a file without output.weight lacks a tensor
+  config.embeddings = Embeddings::separate;  // never tied: a file must have output.weight
   config.window = in.integer("attention.sliding_window");
   for (std::int64_t i = 0; i < config.layers; ++i) {
     config.layer_types.push_back((i + 1) % kInterval == 0 ? LayerType::full_attention : LayerType::sliding_attention);

@@ -16,7 +16,7 @@ namespace headgate::io {
 /// `most` bytes.
 std::string printable(std::string_view text, std::size_t most = 40);
 
-/// Returns printable() of a tensor's name, whose end tells similar names apart.
+/// Returns printable() of a tensor's name. Allows 200 characters, because similar names often differ only at the end.
 inline std::string printable_name(std::string_view name) { return printable(name, 200); }
 
 /// A regular file, opened for reading. The constructor throws FileError if the path is not a readable regular file.

@@ -210,7 +210,7 @@ struct Sources {
   std::string limit{};
 };
 
-/// Throws Error if the tail of the text begins before the part that a training run held out.
+/// Throws Error if the tail for sequences of `seq_len` tokens contains text that a model was trained on.
 void require_unseen_tail(const Corpus& corpus, const std::vector<LoadedModel>& models, std::int64_t seq_len) {
   const std::int64_t begin = held_out_begin(corpus.name(), corpus.size(), seq_len);
   for (const LoadedModel& model : models) {

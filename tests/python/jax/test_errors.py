@@ -70,6 +70,10 @@ TRACED = {
         lambda: gated_attention(Q, K, K, dropout=0.1, dropout_seed=jnp.ones(2)),
         "dropout_seed has shape (2,) and dtype float64 but must be one integer",
     ),
+    "key as a seed": (
+        lambda: gated_attention(Q, K, K, dropout=0.1, dropout_seed=jax.random.key(0)),
+        "dropout_seed has shape () and dtype key<",
+    ),
     "max_logit": (lambda: gated_attention(Q, K, K, return_max_logit="all"), "return_max_logit is 'all' but must be"),
     "flag": (lambda: gated_attention(Q, K, K, return_lse="no"), "return_lse is 'no' but must be True or False"),
     "traced flag": (

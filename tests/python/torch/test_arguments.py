@@ -498,3 +498,22 @@ def test_bool_for_a_number_is_refused(function, mode):
         message = rf"^{function.__name__}: {name} is (True|False|np.True_) but must be [^\n]*$"
         with pytest.raises((TypeError, ValueError), match=message):
             call(*given, **{name: value})
+
+
+NUMBERS = {
+    "scale": (gated_attention, (0.5, 0.25, 0.125)),
+    "softcap": (gated_attention, (2.0, 3.0, 4.0)),
+    "window_left": (gated_attention, (1, 2, 3)),
+    "l2_norm": (linear_attention, (1e-6, 1e-2, 0.5)),
+    "eps": (gated_norm, (1e-6, 1e-2, 0.5)),
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_compiled_program_takes_other_numbers(name):
+    torch._dynamo.reset()
+    function, values = NUMBERS[name]
+    tensors = SMALL_CALLS[function][1]()
+    compiled = torch.compile(lambda value: function(*tensors, **{name: value}), backend="aot_eager", fullgraph=True)
+    for value in values:
+        assert torch.equal(compiled(value), function(*tensors, **{name: value}))

@@ -289,23 +289,23 @@ HWY_NOINLINE void transpose_taps(T* HWY_RESTRICT to, std::int64_t to_stride, con
   }
 }
 
-/// The second storage type that the kernels support: bf16 if T is float, otherwise T itself.
+/// The other storage type of the kernels: bf16 if T is float, otherwise T itself.
 template <typename T>
 using HalfOf = std::conditional_t<std::is_same_v<T, float>, BFloat16, T>;
 
-/// The kernels of both passes for one number of taps K.
+/// The kernels that both passes use, for K taps.
 template <typename T>
 struct TapKernels {
   template <std::int64_t K>
   static constexpr TapKernels of_taps() {
     return {convolve_tokens<K, T, T>, transpose_taps<K, T>};
   }
-  /// Computes y of one channel, with vectors of tokens.
+  /// Computes y of one channel. Each vector holds consecutive tokens.
   void (*tokens)(const ConvolvedRows<T, T>&);
   void (*transpose)(T*, std::int64_t, const T*, std::int64_t);
 };
 
-/// The kernels of the forward pass for one number of taps K.
+/// The kernels of the forward pass for K taps.
 template <typename T>
 struct ForwardTapKernels : TapKernels<T> {
   template <std::int64_t K>
@@ -318,7 +318,7 @@ struct ForwardTapKernels : TapKernels<T> {
             convolve_token<K, T, T>,
             convolve_token<K, T, HalfOf<T>>};
   }
-  /// `strip` computes kStripRows rows of y, and `row` computes one row, with vectors of channels.
+  /// `strip` computes kStripRows rows of y, and `row` computes one row. Each vector holds adjacent channels.
   void (*strip)(const ConvolvedRows<T, T>&);
   void (*row)(const ConvolvedRows<T, T>&);
   void (*half_strip)(const ConvolvedRows<T, HalfOf<T>>&);
@@ -327,7 +327,7 @@ struct ForwardTapKernels : TapKernels<T> {
   void (*half_token)(const ConvolvedToken<T, HalfOf<T>>&);
 };
 
-/// The kernels of the backward pass for one number of taps K.
+/// The kernels of the backward pass for K taps.
 template <typename T>
 struct BackwardTapKernels : TapKernels<T> {
   template <std::int64_t K>
