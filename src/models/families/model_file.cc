@@ -30,7 +30,6 @@ namespace headgate::models {
 namespace {
 
 using io::fail;
-using io::printable;
 using io::printable_name;
 
 constexpr const char* kConfig = "config.json";
